@@ -1,0 +1,1 @@
+req_state.num_sampled_tokens = num_output_tokens

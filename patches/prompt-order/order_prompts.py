@@ -1,0 +1,2 @@
+from vllm_gaudi._fixpack.prompt_order import restore_scheduler_order
+restore_scheduler_order(self.input_batch, pd_info, scheduler_output.num_scheduled_tokens)

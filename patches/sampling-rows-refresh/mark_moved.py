@@ -1,0 +1,1 @@
+self._sampling_rows_moved = True

@@ -1,0 +1,1 @@
+struct_logprobs_req_ids = decode_sampled_requests + prefill_sampled_requests

@@ -1,0 +1,1 @@
+decode_sampled_requests + prefill_sampled_requests,
