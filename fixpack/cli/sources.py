@@ -1,0 +1,151 @@
+"""``fixpack sources``: the cache of pinned upstream sources."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fixpack import cache, registry, sources
+from fixpack.errors import Problem, SourceError
+from fixpack.model import Registry, Release
+from fixpack.text import plural, short
+
+HELP = "fetch, list, find and verify the pinned upstream sources"
+SCHEMA_VERSION = 1
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the sub-verbs."""
+    verbs = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    fetch = verbs.add_parser(
+        "fetch",
+        help="bring pinned releases into the cache",
+        description="Bring pinned releases into the cache. Without --from: from the machine's package index where "
+        "the release pins a source archive, else from the git address that its anchors file names.",
+    )
+    fetch.add_argument("names", nargs="+", metavar="NAME@RELEASE", help="for example vllm-gaudi@v0.26.0")
+    fetch.add_argument(
+        "--from",
+        dest="origin",
+        metavar="PATH_OR_URL",
+        help="a git clone, mirror, bare folder or address that has the pinned commit, or the source archive",
+    )
+    listing = verbs.add_parser("list", help="list the pinned releases and what the cache has of them")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    path = verbs.add_parser("path", help="print the folder that holds a release's package")
+    path.add_argument("name", metavar="NAME@RELEASE")
+    verify = verbs.add_parser("verify", help="hash every file in the cache again")
+    verify.add_argument("names", nargs="*", metavar="NAME@RELEASE", help="all that the cache has, if none is named")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run one sub-verb; out: the exit code.  Raises: FixpackError."""
+    loaded = registry.load(getattr(args, "registry", None) or registry.default_root())
+    if args.action == "fetch":
+        return _fetch(_releases(loaded, args.names), args.origin)
+    if args.action == "list":
+        return _list(loaded, args.json)
+    if args.action == "path":
+        print(sources.tree(sources.find(loaded, args.name)))
+        return 0
+    return _verify(_releases(loaded, args.names) or [r for r in loaded.releases.values() if sources.have(r)])
+
+
+def _releases(loaded: Registry, names: Sequence[str]) -> list[Release]:
+    """The named releases, each once, in the order given."""
+    found = [sources.find(loaded, name) for name in names]
+    return list({release.ref: release for release in found}.values())
+
+
+def _fetch(releases: Sequence[Release], origin: str | None) -> int:
+    """Fetch each release, also when one fails; all problems at the end."""
+    problems: list[Problem] = []
+    for release in releases:
+        try:
+            done = sources.obtain(release, origin)
+        except SourceError as error:
+            problems += error.problems
+            continue
+        print(f"{release.ref}: {done.action}, {_origin(release, done.record)}\n  {done.path}")
+    if problems:
+        raise SourceError(*problems)
+    return 0
+
+
+def _origin(release: Release, record: cache.Record) -> str:
+    """What a tree was made of, in words."""
+    if record.kind == "sdist":
+        return f"archive sha256 {short(record.sdist_sha256)} from {record.origin}"
+    also = "" if record.commit == release.commit else f" (stands in for {release.commit[:12]}: the touched files agree)"
+    return f"commit {record.commit[:12]}{also} from {record.origin}"
+
+
+class Row(NamedTuple):
+    """A line of the list."""
+
+    release: str
+    state: str  # "cached", "absent" or "unreadable"
+    pin: str
+    path: str
+
+
+def _rows(loaded: Registry) -> list[Row]:
+    """One row per pinned release, and one per tree that no release pins any more."""
+    rows = []
+    for release in sorted(loaded.releases.values(), key=lambda release: release.ref):
+        path = cache.tree_dir(release)
+        record = cache.read_record(path) if sources.have(release) else None
+        state = "cached" if record else "unreadable" if os.path.isdir(path) else "absent"
+        if record:
+            pin = f"sdist {short(record.sdist_sha256)}" if record.kind == "sdist" else f"commit {record.commit[:12]}"
+        else:
+            pin = f"sdist {short(release.sdist.sha256)}" if release.sdist else f"commit {release.commit[:12]}"
+        rows.append(Row(release.ref, state, pin, path if record else ""))
+    folder = os.path.join(cache.cache_dir(), "trees")
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        if name not in loaded.releases:
+            rows.append(Row(name, "unpinned", "", os.path.join(folder, name)))
+    return rows
+
+
+def _list(loaded: Registry, as_json: bool) -> int:
+    """Print the rows, and how to get what is absent."""
+    rows = _rows(loaded)
+    if as_json:
+        document = {
+            "schema_version": SCHEMA_VERSION,
+            "cache": cache.cache_dir(),
+            "sources": [r._asdict() for r in rows],
+        }
+        json.dump(document, sys.stdout, indent=2)
+        print()
+        return 0
+    print(f"cache: {cache.cache_dir()}")
+    widths = [max(len(row[column]) for row in rows) if rows else 0 for column in range(3)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)).rstrip())
+    absent = [loaded.releases[row.release] for row in rows if row.state != "cached" and row.release in loaded.releases]
+    for release in absent:
+        print(f"to get it: {sources.fetch_command(release)}")
+    return 0
+
+
+def _verify(releases: Sequence[Release]) -> int:
+    """Hash everything again; all problems of all releases at the end."""
+    problems: list[Problem] = []
+    for release in releases:
+        sources.tree(release)
+        found = sources.verify(release)
+        print(f"{release.ref}: {plural(len(found), 'problem') if found else 'intact'}")
+        problems += found
+    if not releases:
+        message = "there is nothing to verify: no pinned release is in the cache"
+        hint = "fetch one: fixpack sources fetch NAME@RELEASE"
+        raise SourceError(Problem("source_missing", message, file=cache.cache_dir(), hint=hint))
+    if problems:
+        raise SourceError(*problems)
+    return 0

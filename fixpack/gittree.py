@@ -1,0 +1,311 @@
+"""Pinned git commits: fetched through the pack protocol, exported blob by blob, re-hashed.
+
+Contents never pass through a checkout or `git archive`: filters, line-ending conversion and the
+attributes export-ignore and export-subst could change them.  One long-lived `git cat-file` hands
+out the blobs, and each is hashed again before it is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import posixpath
+import tempfile
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from fixpack.errors import Problem, SourceError
+from fixpack.model import Release
+from fixpack.progress import bar
+
+if TYPE_CHECKING:
+    import git
+
+#: Branches and tags, and the branches that a clone knows of its own origin.
+_REFS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*", "+refs/remotes/*:refs/remotes/*")
+_FETCH = ("fetch", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--force", "--progress")
+
+
+class Entry(NamedTuple):
+    """A file of a commit."""
+
+    mode: str  # "100644", "100755" or "120000"
+    blob: str  # git's id of the content
+
+
+def blob_id(data: bytes) -> str:
+    """Git's id of a content."""
+    return hashlib.sha1(b"blob %d\0%b" % (len(data), data), usedforsecurity=False).hexdigest()
+
+
+@contextlib.contextmanager
+def repository(gitdir: str, source: str = "") -> Iterator[git.Git]:
+    """Git on one bare repository, sealed from the user's and the machine's git configuration.
+
+    `source` is a local path that somebody named as origin: git is told that its owner may be
+    another user (an image layer, a mount), for this path and these calls only.
+    """
+    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # else importing GitPython fails where git is missing
+    import git
+
+    with tempfile.NamedTemporaryFile("w", prefix="fixpack-gitconfig-", encoding="utf-8") as config:
+        if source:
+            for path in dict.fromkeys(
+                os.path.join(base, tail).rstrip("/")
+                for base in (source, os.path.realpath(source))
+                for tail in ("", ".git")
+            ):
+                quoted = path.replace("\\", "\\\\").replace('"', '\\"')
+                config.write(f'[safe]\n\tdirectory = "{quoted}"\n')
+            config.flush()
+        runner = git.Git(gitdir if os.path.isdir(gitdir) else os.path.dirname(gitdir))
+        runner.update_environment(
+            GIT_DIR=gitdir,
+            GIT_COMMON_DIR=gitdir,
+            GIT_OBJECT_DIRECTORY=os.path.join(gitdir, "objects"),
+            GIT_ALTERNATE_OBJECT_DIRECTORIES="",
+            GIT_NAMESPACE="",
+            GIT_NO_REPLACE_OBJECTS="1",
+            GIT_CONFIG_GLOBAL=config.name,
+            GIT_CONFIG_NOSYSTEM="1",
+            GIT_CONFIG_COUNT="0",
+            GIT_CONFIG_PARAMETERS="",
+            GIT_CEILING_DIRECTORIES=os.path.dirname(gitdir),
+            GIT_TERMINAL_PROMPT="0",
+            GIT_ASKPASS="true",  # answers nothing: a password prompt must not hang a build
+            GIT_SSH_COMMAND=os.environ.get("GIT_SSH_COMMAND") or "ssh -o BatchMode=yes",
+        )
+        try:
+            yield runner
+        except git.GitCommandNotFound as error:
+            message = "git is not installed, and this source is a git repository"
+            raise SourceError(Problem("git_missing", message, hint="install git, and run this again")) from error
+        finally:
+            runner.clear_cache()
+
+
+def _git(runner: git.Git, *args: str) -> bytes:
+    """Standard output of one git command.  Raises: git.GitCommandError."""
+    settings = ("gc.auto=0", "maintenance.auto=false", "core.autocrlf=false", "protocol.version=2")
+    options = [word for setting in settings for word in ("-c", setting)]
+    command = [runner.GIT_PYTHON_GIT_EXECUTABLE or "git", *options, *args]
+    return bytes(runner.execute(command, stdout_as_string=False, strip_newline_in_stdout=False))
+
+
+def missing(gitdir: str, commit: str) -> bool:
+    """Whether the commit or anything in its tree is not in the repository."""
+    import git
+
+    if not os.path.isdir(gitdir):
+        return True
+    with repository(gitdir) as runner:
+        try:
+            _git(runner, "cat-file", "-e", f"{commit}^{{commit}}")
+            listing = _git(runner, "rev-list", "--objects", "--no-object-names", "--missing=print", "--no-walk", commit)
+        except git.GitCommandError:
+            return True
+    return b"?" in listing
+
+
+def fetch(gitdir: str, release: Release, origin: str) -> str:
+    """Bring a release's commit into the repository, with branches and tags where the origin has them.
+
+    In: an origin that git can fetch from, a local one as absolute path.  Out: the commit, the
+    pinned one or one of `also-commits`.  Raises: SourceError.
+    """
+    import git
+
+    wanted = (release.commit, *release.also_commits)
+    local = origin if os.path.isabs(origin) else ""
+    with repository(gitdir, local) as runner:
+        if not os.path.isdir(os.path.join(gitdir, "objects")):
+            _git(runner, "init", "--quiet", "--bare", "--template=", gitdir)
+        causes = []
+        # Everything first: later commands need history.  It fails on a partial clone, and brings
+        # nothing from a shallow one.  Then the commit with its history, then the commit alone.
+        attempts: list[tuple[str, ...]] = [_REFS]
+        attempts += [(commit,) for commit in wanted]
+        attempts += [("--depth=1", commit) for commit in wanted]
+        for attempt in attempts:
+            options = [word for word in attempt if word.startswith("--")]
+            try:
+                _fetch(runner, origin, options, [word for word in attempt if not word.startswith("--")])
+            except git.GitCommandError as error:
+                causes.append(_reason(error))
+                if attempt is _REFS and not local:
+                    break  # cannot be reached; no use in asking again
+            finally:
+                # A commit without its parents is fine as long as no ref names it; a `shallow` file
+                # would cut the history of everything that is fetched later.
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(gitdir, "shallow"))
+            if attempt is _REFS and causes and local:
+                _copy_partial(runner, gitdir, local)
+            for commit in wanted:
+                if not missing(gitdir, commit):
+                    return commit
+        raise _lacks(runner, release, origin, causes)
+
+
+def _fetch(runner: git.Git, origin: str, options: list[str], refs: list[str]) -> None:
+    """One `git fetch` with a progress bar.  Raises: git.GitCommandError."""
+    import git
+    from git.cmd import handle_process_output
+
+    with bar(f"fetching from {hide(origin)}") as advance:
+
+        class Progress(git.RemoteProgress):
+            def update(
+                self, op_code: int, cur_count: str | float, max_count: str | float | None = None, message: str = ""
+            ) -> None:
+                if advance:
+                    advance(float(cur_count or 0), float(max_count or 0))
+
+        progress = Progress()
+        runner.update_environment(GIT_PROTOCOL_FROM_USER="1", GIT_ALLOW_PROTOCOL="file:git:http:https:ssh")
+        settings = ["-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "protocol.version=2"]
+        command = [runner.GIT_PYTHON_GIT_EXECUTABLE or "git", *settings, *_FETCH, *options, "--", origin, *refs]
+        process = runner.execute(command, as_process=True, universal_newlines=True)
+        handle_process_output(
+            process,
+            None,
+            progress.new_message_handler(),
+            decode_streams=False,
+        )
+        process.wait(stderr="\n".join(progress.error_lines))
+
+
+def _copy_partial(runner: git.Git, gitdir: str, source: str) -> None:
+    """Copy what a partial clone has, all its branches and tags, through a pack.
+
+    Its `upload-pack` refuses to serve history of which it lacks a blob.  `index-pack` computes each
+    object's id from its content, as a fetch does.  Missing objects are never fetched on the way:
+    the source's own remotes stay out of this.
+    """
+    import git
+
+    folder = next((path for path in (os.path.join(source, ".git"), source) if os.path.isdir(path)), source)
+    with tempfile.TemporaryFile(dir=gitdir) as pack:
+        try:
+            with repository(folder, source) as theirs:
+                refs = _git(theirs, "for-each-ref", "--format=%(objectname) %(refname)", "refs/heads", "refs/tags")
+                refs += _git(theirs, "for-each-ref", "--format=%(objectname) %(refname)", "refs/remotes")
+                with tempfile.TemporaryFile() as ids:
+                    ids.write(b"".join(line.split()[0] + b"\n" for line in refs.splitlines()))
+                    ids.seek(0)
+                    theirs.execute(
+                        ["git", "pack-objects", "--revs", "--missing=allow-any", "--stdout", "-q"],
+                        istream=ids,
+                        output_stream=pack,
+                    )
+            pack.seek(0)
+            runner.execute(["git", "index-pack", "--stdin"], istream=pack)
+            with tempfile.TemporaryFile() as updates:
+                for line in refs.splitlines():
+                    oid, name = line.split()
+                    updates.write(b"update %b %b\n" % (name, oid))
+                updates.seek(0)
+                runner.execute(["git", "update-ref", "--stdin"], istream=updates)
+        except git.GitCommandError:
+            return  # shallow, damaged or no repository: what follows says so
+
+
+def _reason(error: git.GitCommandError) -> str:
+    """What git said, shortened, without credentials."""
+    said = str(error.stderr).replace("stderr: ", "").strip().strip("'").splitlines()
+    lines = [line.strip() for line in said if line.strip().startswith(("fatal:", "error:", "remote:", "ssh:"))]
+    return hide((lines or [line.strip() for line in said if line.strip()] or ["git failed"])[0])
+
+
+def _lacks(runner: git.Git, release: Release, origin: str, causes: list[str]) -> SourceError:
+    """The failure of a fetch, told by what the origin has instead."""
+    import git
+
+    tag = ""
+    with contextlib.suppress(git.GitCommandError):
+        listing = _git(runner, "ls-remote", "--tags", "--", origin, f"refs/tags/{release.name}*").decode()
+        for line in listing.splitlines():
+            oid, name = line.split("\t")
+            if name in (f"refs/tags/{release.name}", f"refs/tags/{release.name}^{{}}"):
+                tag = oid
+    also = f" (or {', '.join(release.also_commits)})" if release.also_commits else ""
+    fetch_line = f"fixpack sources fetch {release.ref} --from PATH_OR_URL"
+    if tag:
+        found = f"its tag {release.name} is {tag}"
+    else:
+        found = "; ".join(dict.fromkeys(causes)) or f"neither that commit nor a tag {release.name}"
+    return SourceError(
+        Problem(
+            "commit_missing",
+            f"{hide(origin)} does not give the commit that {release.ref} pins",
+            file=release.where,
+            expected=f"commit {release.commit}{also}, tag {release.name}",
+            found=found,
+            hint=f"name a clone or mirror that has it: {fetch_line}",
+        )
+    )
+
+
+def entries(gitdir: str, commit: str) -> dict[str, Entry]:
+    """The files of a commit by path; submodules are left out.  Raises: SourceError for a hostile path."""
+    import git
+
+    with repository(gitdir) as runner:
+        try:
+            listing = _git(runner, "ls-tree", "-r", "-z", "--full-tree", commit)
+        except git.GitCommandError as error:
+            message = f"commit {commit} cannot be read: {_reason(error)}"
+            raise SourceError(Problem("git_damaged", message, file=gitdir)) from error
+    files = {}
+    for line in listing.split(b"\0")[:-1]:
+        meta, _, name = line.partition(b"\t")
+        mode, kind, blob = meta.decode("ascii").split()
+        path = os.fsdecode(name)
+        if any(part.lower() in ("", ".", "..", ".git") for part in path.split("/")):
+            raise SourceError(Problem("hostile_path", f"commit {commit} holds the path {path!r}", file=gitdir))
+        if kind == "blob":
+            files[path] = Entry(mode, blob)
+    return files
+
+
+def export(gitdir: str, commit: str, into: str) -> None:
+    """Write the files of a commit below `into`, bytes as committed.
+
+    Raises: SourceError when a blob is missing or its content does not hash to its id, and for
+    links that leave the tree.
+    """
+    files = entries(gitdir, commit)
+    links = {}
+    with repository(gitdir) as runner, bar(f"exporting {commit[:12]}") as advance:
+        for done, (path, entry) in enumerate(files.items()):
+            try:
+                data = runner.get_object_data(entry.blob)[3]
+            except ValueError as error:
+                raise SourceError(Problem("git_damaged", f"the content of {path} is missing", file=gitdir)) from error
+            if blob_id(data) != entry.blob:
+                raise SourceError(
+                    Problem("git_damaged", f"the content of {path} is not what its id says", file=gitdir,
+                            expected=f"blob {entry.blob}", found=f"blob {blob_id(data)}")
+                )  # fmt: skip
+            target = os.path.join(into, path)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            if entry.mode == "120000":
+                links[path] = os.fsdecode(data)
+                continue
+            with open(target, "xb") as file:
+                file.write(data)
+            os.chmod(target, 0o755 if entry.mode == "100755" else 0o644)
+            if advance:
+                advance(done + 1, len(files))
+    for path, link in links.items():  # last, so that no file is written through one
+        if posixpath.isabs(link) or posixpath.normpath(posixpath.join(posixpath.dirname(path), link)).startswith(".."):
+            raise SourceError(Problem("hostile_path", f"the link {path} leaves the tree: {link}", file=gitdir))
+        os.symlink(link, os.path.join(into, path))
+
+
+def hide(address: str) -> str:
+    """The text without the user and password of any address in it."""
+    import re
+
+    return re.sub(r"(\w+://)[^/@\s]+@", r"\1", address)

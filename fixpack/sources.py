@@ -1,0 +1,240 @@
+"""Pinned upstream sources: fetch, find and re-hash them.
+
+``fetch`` is the only writer.  A tree appears with one rename, complete and verified, or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tarfile
+from collections.abc import Iterable
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from fixpack import cache, gittree, pkgindex, sdist
+from fixpack.cache import Record, cache_dir
+from fixpack.errors import Problem, SourceError, UsageError
+from fixpack.model import Registry, Release
+from fixpack.text import did_you_mean
+
+__all__ = ["cache_dir", "fetch", "fetch_command", "find", "have", "obtain", "tree", "verify"]
+
+
+class Obtained(NamedTuple):
+    """What a fetch did."""
+
+    path: str
+    action: str  # "fetched", "rebuilt" or "kept"
+    record: Record
+
+
+def find(registry: Registry, name: str) -> Release:
+    """The release that ``NAME@RELEASE`` names; a leading v of the release may be left out.
+
+    Raises: UsageError.
+    """
+    distribution, _, release = name.partition("@")
+    for spelling in (release, "v" + release, release.removeprefix("v")):
+        if found := registry.releases.get(f"{distribution}@{spelling}"):
+            return found
+    hint = did_you_mean(name, registry.releases) or f"pinned are: {', '.join(sorted(registry.releases))}"
+    what = f"no pinned release {name!r}" if release else f"{name!r} is no NAME@RELEASE"
+    raise UsageError(Problem("unknown_release", what, hint=hint))
+
+
+def have(release: Release) -> bool:
+    """Whether the tree is in the cache (not whether it is intact: see ``verify``)."""
+    return os.path.isdir(os.path.join(cache.tree_dir(release), release.package))
+
+
+def tree(release: Release) -> str:
+    """The folder that holds the release's package.  Raises: SourceError with the command to type."""
+    if have(release):
+        return cache.tree_dir(release)
+    raise SourceError(
+        Problem(
+            "source_missing",
+            f"the source of {release.ref} is not in the cache",
+            file=cache.tree_dir(release),
+            hint=fetch_command(release),
+        )
+    )
+
+
+def fetch_command(release: Release) -> str:
+    """The line that fetches a release."""
+    origin = "" if release.sdist or release.git else " --from PATH_OR_URL"
+    return f"fixpack sources fetch {release.ref}{origin}"
+
+
+def fetch(release: Release, origin: str | None = None) -> str:
+    """Have the verified tree of a release in the cache; out: its path.  Raises: SourceError."""
+    return obtain(release, origin).path
+
+
+def obtain(release: Release, origin: str | None = None) -> Obtained:
+    """As ``fetch``, and tell what was done.
+
+    In: an origin is a git repository (path or address) or a source archive (path or address); without
+    one the package index is asked where the release pins an sdist, else its git address.  A tree that is
+    there and intact is kept.
+    """
+    with cache.tools(), cache.exclusive() as tmp:
+        path = cache.tree_dir(release)
+        before = have(release)
+        if before and not verify(release):
+            record = cache.read_record(path)
+            assert record is not None  # verify says so
+            return Obtained(path, "kept", record)
+        made = os.path.join(tmp, "tree")
+        os.mkdir(made)
+        record = _make(release, origin, made)
+        cache.write_record(made, record)
+        cache.publish(made, path, tmp)
+        return Obtained(path, "rebuilt" if before else "fetched", record)
+
+
+def _make(release: Release, origin: str | None, made: str) -> Record:
+    """Fill a new tree."""
+    kind, place = _route(release, origin)
+    if kind == "sdist":
+        assert release.sdist is not None  # _route says so
+        archive = cache.sdist_file(release)
+        source = "the cached archive"
+        if not os.path.exists(archive) or sdist.file_sha256(archive) != release.sdist.sha256:
+            config = pkgindex.configuration(os.environ)
+            if place:
+                sdist.from_address(release, release.sdist, place, archive, config)
+                source = gittree.hide(place)
+            else:
+                source = sdist.from_index(release, release.sdist, archive, config)
+        files = sdist.unpack(archive, release.package, made)
+        return Record("sdist", "", release.sdist.sha256, source, files)
+    repository = cache.git_dir(release)
+    wanted = (release.commit, *release.also_commits)
+    commit = next((commit for commit in wanted if not gittree.missing(repository, commit)), "")
+    source = "the cached repository" if commit else gittree.hide(place)
+    commit = commit or gittree.fetch(repository, release, place)
+    gittree.export(repository, commit, made)
+    if commit != release.commit and (problems := list(_pins(release, made))):
+        raise SourceError(*problems)
+    return Record("git", commit, "", source, {})
+
+
+def _route(release: Release, origin: str | None) -> tuple[str, str]:
+    """Where to get a release from: ("sdist" or "git", path or address; "" for the package index)."""
+    if origin is None:
+        if release.sdist:
+            return "sdist", ""
+        wanted = (release.commit, *release.also_commits)
+        if release.git or any(not gittree.missing(cache.git_dir(release), commit) for commit in wanted):
+            return "git", release.git
+        message = f"no address of {release.ref} is known"
+        raise SourceError(Problem("no_origin", message, file=release.where, hint=fetch_command(release)))
+    if os.path.exists(origin):
+        place = os.path.abspath(origin)
+        archive = os.path.isfile(place) and tarfile.is_tarfile(place)
+    elif origin.startswith("-") or not ("://" in origin or ":" in origin.partition("/")[0]):
+        message = f"{origin}: no such file or folder, and no address"
+        raise SourceError(Problem("no_origin", message, hint=f"fixpack sources fetch {release.ref} --from PATH_OR_URL"))
+    else:
+        place = origin
+        archive = urlsplit(origin).path.endswith((".tar.gz", ".tgz"))
+    if archive and not release.sdist:
+        message = f"{release.ref} pins no source archive, only a git commit"
+        hint = f"name a git repository: fixpack sources fetch {release.ref} --from PATH_OR_URL"
+        pinned = f"commit {release.commit}"
+        raise SourceError(Problem("no_origin", message, file=release.where, expected=pinned, hint=hint))
+    return ("sdist" if archive else "git"), place
+
+
+def verify(release: Release) -> list[Problem]:
+    """Hash every file of a release's tree again; out: all that is wrong with it."""
+    path = cache.tree_dir(release)
+    again = f"fixpack sources fetch {release.ref}"
+    record = cache.read_record(path)
+    if record is None:
+        message = f"{release.ref}: the tree does not say what it was made of"
+        return [Problem("source_damaged", message, file=path, hint=again)]
+    problems = []
+    expected: dict[str, tuple[str, str]] = {}  # path -> kind of id, id
+    if record.kind == "sdist":
+        pinned = release.sdist.sha256 if release.sdist else "none"
+        if record.sdist_sha256 != pinned:
+            problems.append(
+                Problem("source_damaged", f"{release.ref}: the tree was made of another archive", file=path,
+                        expected=f"sha256 {pinned}", found=f"sha256 {record.sdist_sha256}", hint=again)
+            )  # fmt: skip
+        expected = {name: ("sha256", digest) for name, digest in record.files.items()}
+    else:
+        wanted = (release.commit, *release.also_commits)
+        if record.commit not in wanted:
+            problems.append(
+                Problem("source_damaged", f"{release.ref}: the tree was made of another commit", file=path,
+                        expected=f"commit {release.commit}", found=f"commit {record.commit}", hint=again)
+            )  # fmt: skip
+        try:
+            files = gittree.entries(cache.git_dir(release), record.commit)
+        except SourceError as error:
+            return [*problems, *error.problems]
+        expected = {name: (f"mode {entry.mode}, blob", entry.blob) for name, entry in files.items()}
+    problems += [
+        Problem("source_damaged", f"{release.ref}: {what}", file=os.path.join(path, name), hint=again)
+        for name, what in _differences(path, expected, git=record.kind == "git")
+    ]
+    return problems + list(_pins(release, path))
+
+
+def _differences(path: str, expected: dict[str, tuple[str, str]], git: bool) -> Iterable[tuple[str, str]]:
+    """Every file that is not as expected, and how."""
+    found = set()
+    for folder, folders, names in os.walk(path):
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        for name in sorted([*names, *links]):
+            full = os.path.join(folder, name)
+            inner = os.path.relpath(full, path)
+            if inner == cache.RECORD:
+                continue
+            found.add(inner)
+            if inner not in expected:
+                yield inner, "a file that upstream does not have"
+                continue
+            mode, data = _read(full)
+            kind, wanted = expected[inner]
+            if git:
+                now = (f"mode {mode}, blob", gittree.blob_id(data))
+            else:
+                now = ("sha256" if mode != "120000" else "link", _sha256(data))
+            if now != (kind, wanted):
+                yield inner, f"changed since it was fetched: expected {kind} {wanted}, found {now[0]} {now[1]}"
+    for inner in sorted(expected.keys() - found):
+        yield inner, "the file is gone"
+
+
+def _read(path: str) -> tuple[str, bytes]:
+    """Git's mode of a file and its content; a link's content is its target."""
+    status = os.lstat(path)
+    if stat.S_ISLNK(status.st_mode):
+        return "120000", os.fsencode(os.readlink(path))
+    with open(path, "rb") as file:
+        return ("100755" if status.st_mode & 0o100 else "100644"), file.read()
+
+
+def _sha256(data: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(data).hexdigest()
+
+
+def _pins(release: Release, path: str) -> Iterable[Problem]:
+    """Every file that the anchors file pins by sha256 and that is not that."""
+    for file in release.files.values():
+        full = os.path.join(path, file.path)
+        found = sdist.file_sha256(full) if os.path.isfile(full) else "no such file"
+        if found != file.sha256:
+            yield Problem(
+                "pin_differs", f"{release.ref}: {file.path} is not what {release.where} pins", file=full,
+                expected=f"sha256 {file.sha256}", found=found if " " in found else f"sha256 {found}",
+                hint=f"correct the pin in {release.where} if the commit is right",
+            )  # fmt: skip
