@@ -1,0 +1,459 @@
+"""An oracle of reads: vLLM's real scheduler, vllm-gaudi's real model runner, and a model that reports what it reads.
+
+The engine is live (LLM on the CPU stand-ins: EngineCore, Scheduler or HPUAsyncScheduler, HPUWorker, HPUModelRunner,
+InputBatch, Sampler, all upstream's code); only the network inside the runner's model adapter is replaced.  The
+replacement keeps one KV slot per position, whose content is the id of the token that was written there (``NEVER`` where
+nothing was), and reads through the attention metadata that the runner prepared: block lists, groups, usage, slots.
+
+    engine = oracle.engine(async_scheduling=False)        # one per kind and process, made at first use
+    with engine.session() as s:                           # idle engine, empty prefix cache, all slots never written
+        s.add("A", prompt, temperature=0.7, max_tokens=4)  # a real Request; keywords are SamplingParams'
+        step = s.step()                                   # schedule, execute, sample (one scheduler step)
+        step.scheduled      {"A": 3}                      what the scheduler gave, in its order
+        step.rows           ["A"]                         the batch rows when the step ran
+        step.reads          {"A": [tokens...]}            what the request's forward saw, its own tokens included
+        step.forwards       [["A"], ["B", "C"]]           the order of execution: prefill batches, then decodes
+        step.samplings      [Sampling, ...]               one per call of the sampler, see below
+        s.finish()                                        step until no request is left; returns all steps
+        s.outputs["A"]      [tokens...]                   what the engine delivered to that request
+        s.wrong_reads()     ["step 3: B read ..."]        every read that differs from the request's own tokens
+        oracle.right_tokens(prompt, n)                    what greedy decoding of one request must give
+
+A ``Sampling`` holds ``owners`` (the request that each row of the logits belongs to, found in the logits themselves, so
+it does not depend on what the runner believes; None for padding), ``logits`` (as the sampler got them), ``metadata``
+(the SamplingMetadata that it was called with) and ``tokens`` (sampled, one per row).  ``sampling.of("A")`` gives the
+row's parameters as plain values.
+
+Other means: ``add(..., logits=function)`` lets a request have its own logits: called with the tokens read so far, it
+returns a list or tensor of VOCAB numbers.  ``step(grammar={"A": [allowed ids]})`` plays a structured-output step: the
+real mask code runs with that bitmask.  ``step(grammar={})`` is a structured step whose mask allows everything.
+``preempt_all()`` is the scheduler's own reset of running requests and prefix cache.  ``s.parts`` are the live objects.
+``s.runner.input_batch`` is the real InputBatch between steps.  With async scheduling a step's tokens arrive one step
+later, as in the engine core: one batch is always in flight.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import cpuhpu
+import torch
+
+BLOCK = 128  # tokens per KV block, vllm-gaudi's own size
+VOCAB = 512
+NEVER = -7  # the content of a KV slot that nobody wrote
+_MARK = VOCAB - 1  # logits[:, _MARK] says whose row it is; far too low ever to be sampled
+_MARK_BASE = 10_000.0
+POISON = 777.0  # what device rows of sampling parameters hold before anything was copied there
+
+
+def next_token(read: Sequence[int]) -> int:
+    """The token that greedy decoding gives after `read`: depends on every token and its place."""
+    value = 0
+    for token in read:
+        value = (value * 31 + token + 11) % 1_000_003
+    return 3 + value % 500
+
+
+def right_tokens(prompt: Sequence[int], count: int) -> list[int]:
+    """What a greedy request with this prompt must generate when it reads its own tokens."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(next_token(tokens))
+    return tokens[len(prompt) :]
+
+
+def peaked(read: Sequence[int]) -> torch.Tensor:
+    """The default logits: `next_token` far above all others."""
+    logits = torch.zeros(VOCAB)
+    logits[next_token(read)] = 50.0
+    return logits
+
+
+def short(tokens: Sequence[int]) -> str:
+    """A list of tokens for a message, runs folded: "[3, 4, never written x128]"."""
+    parts: list[str] = []
+    at = 0
+    while at < len(tokens):
+        run = at
+        while run < len(tokens) and tokens[run] == tokens[at]:
+            run += 1
+        name = "never written" if tokens[at] == NEVER else str(tokens[at])
+        parts.append(name if run - at == 1 else f"{name} x{run - at}")
+        at = run
+    if len(parts) > 12:
+        parts = [*parts[:6], "...", *parts[-5:]]
+    return "[" + ", ".join(parts) + "]"
+
+
+class Row(NamedTuple):
+    """The sampling parameters that one row of a sampler call was given."""
+
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    frequency_penalty: float
+    presence_penalty: float
+    repetition_penalty: float
+    prompt: list[int] | None  # the prompt that penalties were computed with; None where there are none
+    output: list[int]
+    allowed: list[int] | None  # None: everything
+    seeded: bool
+    bad_words: list[list[int]] | None
+
+
+class Sampling(NamedTuple):
+    """One call of the sampler."""
+
+    owners: list[str | None]
+    logits: torch.Tensor
+    metadata: Any
+    tokens: list[int]
+    rows: list[Row]
+
+    def of(self, request: str) -> Row:
+        """The parameters of the request's (first) row."""
+        return self.rows[self.owners.index(request)]
+
+
+class Step(NamedTuple):
+    """What one scheduler step did on the device."""
+
+    number: int
+    scheduled: dict[str, int]
+    rows: list[str]
+    forwards: list[list[str]]
+    reads: dict[str, list[int]]
+    samplings: list[Sampling]
+
+    def sampled(self, request: str) -> Row:
+        """The parameters with which the request was sampled in this step."""
+        for sampling in self.samplings:
+            if request in sampling.owners:
+                return sampling.of(request)
+        raise AssertionError(f"step {self.number}: {request} was not sampled; calls were {self.owners()}")
+
+    def owners(self) -> list[list[str | None]]:
+        return [sampling.owners for sampling in self.samplings]
+
+
+class _Context(NamedTuple):
+    request: str | None
+    read: list[int]
+
+
+class _Network(torch.nn.Module):
+    """Stands where the network was: writes token ids to KV slots, reads them back through the attention metadata."""
+
+    def __init__(self, slots: int) -> None:
+        super().__init__()
+        self.slots = torch.full((slots,), NEVER, dtype=torch.int64)
+        self.contexts: list[_Context] = []
+        self.expected: deque[list[str]] = deque()  # who the runner says is in the next forward
+        self.forwards: list[list[str]] = []
+        self.reads: dict[str, list[int]] = {}
+        self.logits: dict[str, Callable[[list[int]], Any]] = {}
+
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, **_: Any) -> torch.Tensor:
+        from vllm.forward_context import get_forward_context
+
+        meta = get_forward_context().attn_metadata
+        tokens, slots = input_ids.cpu().long(), meta.slot_mapping.cpu().long().reshape(input_ids.shape)
+        who = self.expected.popleft() if self.expected else []
+        self.forwards.append(list(who))
+        written = slots >= 0
+        self.slots[slots[written]] = tokens[written]  # all writes of a forward come before its reads, as in attention
+        hidden = torch.full((*input_ids.shape, 64), -1.0)
+        if meta.is_prompt:
+            for row, request in enumerate(who):
+                length, context = int(meta.seq_lens_tensor[row]), int(meta.context_lens_tensor[row])
+                before: list[int] = []
+                if context:
+                    before = self._blocks(meta.block_list.cpu().reshape(input_ids.shape[0], -1)[row])[:context]
+                own = tokens[row, :length].tolist()
+                self.reads[request] = before + own
+                for at in range(length):
+                    hidden[row, at, 0] = self._context(request, before + own[: at + 1])
+        else:
+            groups, usage = meta.block_groups.cpu(), meta.block_usage.cpu()
+            listed = meta.block_list.cpu()
+            for row, request in enumerate(who):
+                read: list[int] = []
+                for at in (groups == row).nonzero().flatten().tolist():
+                    read += self._blocks(listed[at : at + 1])[: int(usage[at])]
+                self.reads[request] = read
+                hidden[row, 0, 0] = self._context(request, read)
+        return hidden.to(input_ids.device)
+
+    def _blocks(self, blocks: torch.Tensor) -> list[int]:
+        found: list[int] = []
+        for block in blocks.tolist():
+            found += self.slots[block * BLOCK : (block + 1) * BLOCK].tolist()
+        return found
+
+    def _context(self, request: str, read: list[int]) -> int:
+        self.contexts.append(_Context(request, read))
+        return len(self.contexts) - 1
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        rows = []
+        for index in hidden[:, 0].long().tolist():
+            logits = torch.zeros(VOCAB)
+            if index >= 0:
+                context = self.contexts[index]
+                own = self.logits.get(context.request or "", peaked)
+                logits = torch.as_tensor(own(context.read), dtype=torch.float32).clone()
+            logits[_MARK] = -_MARK_BASE - 1 - index
+            rows.append(logits)
+        return (torch.stack(rows) if rows else torch.zeros(0, VOCAB)).to(hidden.device)
+
+    def owner(self, mark: float) -> str | None:
+        index = round(-_MARK_BASE - 1 - mark)
+        return self.contexts[index].request if 0 <= index < len(self.contexts) else None
+
+
+class Session:
+    """One test's use of the engine: see the module's docstring."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.parts = engine.parts
+        self.runner = engine.parts.runner
+        self.scheduler = engine.parts.scheduler
+        self.network = engine.network
+        self.async_scheduling = engine.async_scheduling
+        self.steps: list[Step] = []
+        self.requests: dict[str, Any] = {}
+        self.outputs: dict[str, list[int]] = {}
+        self.samplings: list[Sampling] = []
+        self._flight: deque[tuple[Any, Any]] = deque()
+
+    def add(
+        self, request: str, prompt: Sequence[int], logits: Callable[[list[int]], Any] | None = None, **params: Any
+    ) -> Any:
+        """Give the scheduler a request, as the engine core does; `params` are SamplingParams' (greedy by default)."""
+        from vllm.v1.request import Request
+
+        params.setdefault("max_tokens", 64)
+        sampling = cpuhpu.sampling(**params)
+        made = Request(
+            request_id=request,
+            prompt_token_ids=list(prompt),
+            sampling_params=sampling,
+            pooling_params=None,
+            arrival_time=float(len(self.requests)),
+            block_hasher=self.parts.core.request_block_hasher,
+        )
+        self.requests[request], self.outputs[request] = made, []
+        if logits is not None:
+            self.network.logits[request] = logits
+        self.scheduler.add_request(made)
+        return made
+
+    def abort(self, *requests: str) -> None:
+        """End requests from outside, as a client that goes away does."""
+        self.parts.core.abort_requests(list(requests))
+
+    def preempt_all(self) -> None:
+        """Preempt whatever runs and empty the prefix cache: the scheduler's own reset_prefix_cache."""
+        assert self.scheduler.reset_prefix_cache(reset_running_requests=True)
+
+    def step(self, grammar: Mapping[str, Sequence[int]] | None = None) -> Step:
+        """One scheduler step; in sync mode its tokens are delivered at once, in async mode those of the step before."""
+        scheduled = self.scheduler.schedule()
+        return self.execute(scheduled, grammar)
+
+    def execute(self, scheduled: Any, grammar: Mapping[str, Sequence[int]] | None = None) -> Step:
+        """Run a SchedulerOutput: the scheduler's own, or one that a test edited."""
+        network = self.network
+        network.forwards, network.reads, self.samplings = [], {}, []
+        network.expected.clear()
+        before = dict(scheduled.num_scheduled_tokens)
+        output = self.parts.worker.execute_model(scheduled)
+        if output is None:
+            output = self.parts.worker.sample_tokens(None if grammar is None else _grammar_output(grammar))
+        rows = list(self.runner.input_batch.req_ids)
+        step = Step(len(self.steps) + 1, before, rows, network.forwards, network.reads, self.samplings)
+        self.steps.append(step)
+        self._flight.append((scheduled, output))
+        if not self.async_scheduling or len(self._flight) > 1:
+            self._deliver()
+        return step
+
+    def _deliver(self) -> None:
+        scheduled, output = self._flight.popleft()
+        if hasattr(output, "get_output"):
+            output = output.get_output()
+        for outputs in self.scheduler.update_from_output(scheduled, output).values():
+            for one in outputs.outputs:
+                self.outputs[one.request_id] += one.new_token_ids
+
+    def finish(self, limit: int = 100) -> list[Step]:
+        """Step until every request is done and every token delivered."""
+        while self.scheduler.has_requests():
+            assert len(self.steps) < limit, f"not finished after {limit} steps: {self.outputs}"
+            self.step()
+        while self._flight:
+            self._deliver()
+        return self.steps
+
+    def tokens(self, request: str) -> list[int]:
+        """The request's prompt and what it was given so far."""
+        return list(self.requests[request].prompt_token_ids) + self.outputs[request]
+
+    def wrong_reads(self) -> list[str]:
+        """Every forward that read anything but the request's own tokens, worded for a failure message."""
+        found = []
+        for step in self.steps:
+            for request, read in step.reads.items():
+                right = self.tokens(request)[: len(read)]
+                if read[: len(right)] != right:  # the newest token may not be delivered yet
+                    at = next(i for i, (a, b) in enumerate(zip(read, right, strict=False)) if a != b)
+                    wrong = [a for a, b in zip(read, right, strict=False) if a != b]
+                    found.append(
+                        f"step {step.number}: {request} read {short(wrong)} from position {at} on, "
+                        f"not its own tokens; rows {step.rows}, scheduler order {list(step.scheduled)}"
+                    )
+        return found
+
+    def _close(self) -> None:
+        self.network.logits.clear()
+        self._flight.clear()
+        live = [name for name in self.requests if name in self.scheduler.requests]
+        self.parts.core.abort_requests(live)
+        batch = self.runner.input_batch
+        self.parts.worker.execute_model(self.scheduler.schedule())  # tells the worker which requests ended
+        for name in list(batch.req_ids):  # a failed step may have left the worker behind the scheduler
+            batch.condense([batch.remove_request(name)])
+        self.runner.requests.clear()
+        self.runner.scheduler_output = None
+        batch.refresh_sampling_metadata()
+        assert self.scheduler.reset_prefix_cache(), "blocks are still in use after the session"
+
+
+class Engine:
+    """A live engine of one kind whose network is the oracle's."""
+
+    def __init__(self, async_scheduling: bool, **options: Any) -> None:
+        defaults: dict[str, Any] = {
+            "max_num_seqs": 8,
+            "max_num_batched_tokens": 1024,
+            "enable_prefix_caching": True,
+            "async_scheduling": async_scheduling,
+        }
+        self.async_scheduling = async_scheduling
+        self.llm = cpuhpu.make_llm(**{**defaults, **options})
+        self.parts = cpuhpu.parts(self.llm)
+        runner = self.parts.runner
+        assert bool(runner.use_async_scheduling) == async_scheduling
+        assert runner.block_size == BLOCK
+        blocks = self.parts.scheduler.kv_cache_manager.block_pool.num_gpu_blocks
+        self.network = _Network((blocks + 2) * BLOCK)
+        runner.model.model = self.network
+        self._session: Session | None = None
+        self._watch(runner)
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """An idle engine with nothing cached; whatever is left running at the end is aborted."""
+        batch = self.parts.runner.input_batch
+        assert batch.num_reqs == 0
+        self.network.slots.fill_(NEVER)
+        self.network.contexts.clear()
+        for name in ("temperature", "top_p", "frequency_penalties", "presence_penalties", "repetition_penalties"):
+            getattr(batch, name).fill_(POISON)
+        batch.top_k.fill_(int(POISON))
+        batch.allowed_token_ids_mask = batch.allowed_token_ids_mask_cpu_tensor = None
+        batch.prev_sampled_token_ids = batch.prev_req_id_to_index = None
+        batch.prev_sampled_token_ids_invalid_indices = None
+        self.parts.runner.use_structured_output = False
+        self._session = Session(self)
+        try:
+            yield self._session
+        finally:
+            self._session._close()
+            self._session = None
+
+    def _watch(self, runner: Any) -> None:
+        """Note who is in each forward and what each sampler call was given; changes nothing."""
+        prepare = runner._prepare_inputs
+
+        def prepare_inputs(scheduled: Any, prefills: int, decodes: int, *rest: Any) -> Any:
+            result = prepare(scheduled, prefills, decodes, *rest)
+            batches = [names for names in result[0][0].request_ids if names]
+            self.network.expected.extend(batches)
+            if decodes:
+                self.network.expected.append(list(runner.input_batch.req_ids[:decodes]))
+            return result
+
+        runner._prepare_inputs = prepare_inputs
+
+        def enter(_: Any, args: Any, kwargs: dict[str, Any]) -> None:
+            if self._session is not None:
+                logits, metadata = kwargs["logits"].cpu().clone(), kwargs["sampling_metadata"]
+                owners = [self.network.owner(mark) for mark in logits[:, _MARK].tolist()]
+                rows = [_row(metadata, index) for index in range(len(metadata.output_token_ids))]
+                self._session.samplings.append(Sampling(owners, logits, metadata, [], rows))
+
+        def leave(_: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+            if self._session is not None:
+                self._session.samplings[-1].tokens.extend(output.sampled_token_ids.flatten().tolist())
+
+        runner.sampler.register_forward_pre_hook(enter, with_kwargs=True)
+        runner.sampler.register_forward_hook(leave, with_kwargs=True)
+
+
+def _row(metadata: Any, index: int) -> Row:
+    def pick(values: Any) -> Any:
+        return None if values is None else round(values[index].item(), 6)
+
+    prompt = None
+    if not metadata.no_penalties and metadata.prompt_token_ids is not None:
+        prompt = [token for token in metadata.prompt_token_ids[index].tolist() if token < VOCAB]
+    mask = metadata.allowed_token_ids_mask
+    allowed = None
+    if mask is not None and bool(mask[index].any()):
+        allowed = (~mask[index].cpu()).nonzero().flatten().tolist()
+    return Row(
+        temperature=pick(metadata.temperature),
+        top_p=pick(metadata.top_p),
+        top_k=pick(metadata.top_k),
+        frequency_penalty=pick(metadata.frequency_penalties),
+        presence_penalty=pick(metadata.presence_penalties),
+        repetition_penalty=pick(metadata.repetition_penalties),
+        prompt=prompt,
+        output=list(metadata.output_token_ids[index]),
+        allowed=allowed,
+        seeded=index in metadata.generators,
+        bad_words=metadata.bad_words_token_ids.get(index),
+    )
+
+
+def _grammar_output(grammar: Mapping[str, Sequence[int]]) -> Any:
+    """The scheduler's message for a structured step: one bitmask row per request of `grammar`."""
+    import numpy as np
+    from vllm.v1.core.sched.output import GrammarOutput
+
+    mask = np.zeros((len(grammar), VOCAB // 32), dtype=np.uint32)
+    for row, allowed in enumerate(grammar.values()):
+        for token in [*(allowed or range(VOCAB)), _MARK]:
+            mask[row, token // 32] |= np.uint32(1 << (token % 32))
+    return GrammarOutput(list(grammar), mask.view(np.int32))
+
+
+_engines: dict[tuple[Any, ...], Engine] = {}
+
+
+def engine(async_scheduling: bool, **options: Any) -> Engine:
+    """The process's engine of that kind, made at first use; `options` are LLM's, each set makes its own engine."""
+    key = (async_scheduling, *sorted(options.items()))
+    if key not in _engines:
+        _engines[key] = Engine(async_scheduling, **options)
+    return _engines[key]
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    """Token ids below VOCAB - 9; other seeds differ in the first block already."""
+    return cpuhpu.prompt(length, seed)
