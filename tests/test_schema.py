@@ -1,0 +1,316 @@
+"""The JSON Schemas that editors use and the strict loader that decides say yes and no to the same files."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from fixpack import registry
+from fixpack.errors import RegistryError
+
+ROOT = Path(__file__).resolve().parent.parent
+SCHEMAS = ROOT / "fixpack" / "schemas"
+KINDS = ("fix", "anchors", "profile")
+FILES = {"fix": "fixes/rows.yaml", "anchors": "anchors/demo-dist/v1.0.0.yaml", "profile": "profiles/demo-v1.yaml"}
+
+GOOD: dict[str, dict[str, Any]] = {
+    "fix": {
+        "id": "rows",
+        "revision": 1,
+        "title": "count rows",
+        "symptom": "a row is lost",
+        "cause": "an index is off by one",
+        "origin": {"kind": "own"},
+        "upstream": {"status": "not-reported"},
+        "retires-when": "upstream counts rows",
+        "edits": {
+            "demo-dist": [
+                {"op": "add-file", "path": "demo/_fixpack/rows.py", "code": "rows.py"},
+                {"anchor": "count", "op": "insert-before", "code": "call.py"},
+                {"anchor": "total", "op": "delete"},
+            ]
+        },
+        "proof": {"test": "tests/fixes/test_rows.py", "stock": {"test_rows": "row .* lost"}},
+    },
+    "anchors": {
+        "distribution": "demo-dist",
+        "release": "v1.0.0",
+        "version": "1.0.0",
+        "package": "demo",
+        "commit": "a" * 40,
+        "files": {
+            "demo/rows.py": {
+                "sha256": "b" * 64,
+                "anchors": {
+                    "count": {"within": "Table.count", "text": "rows = 1"},
+                    "total": {"text": "total = 0\nother = 1\n"},
+                },
+            }
+        },
+    },
+    "profile": {
+        "profile": "demo-v1",
+        "hardware": "none",
+        "releases": {"demo-dist": "v1.0.0"},
+        "fixes": ["rows"],
+    },
+}
+
+
+def put(*path: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
+    """Set the value at a path of keys and indices."""
+
+    def change(document: dict[str, Any]) -> None:
+        place: Any = document
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = value
+
+    return change
+
+
+def drop(*path: str | int) -> Callable[[dict[str, Any]], None]:
+    """Remove the key at a path."""
+
+    def change(document: dict[str, Any]) -> None:
+        place: Any = document
+        for key in path[:-1]:
+            place = place[key]
+        del place[path[-1]]
+
+    return change
+
+
+EDITS = ("edits", "demo-dist")
+FILE = ("files", "demo/rows.py")
+
+BAD: dict[str, list[tuple[str, Callable[[dict[str, Any]], None]]]] = {
+    "fix": [
+        *((f"no {key}", drop(key)) for key in GOOD["fix"]),
+        ("unknown key", put("titel", value="x")),
+        ("unknown key in origin", put("origin", "author", value="x")),
+        ("unknown key in upstream", put("upstream", "pr", value="x")),
+        ("unknown key in edit", put(*EDITS, 0, "count", value=1)),
+        ("unknown key in proof", put("proof", "fixed", value={})),
+        ("id with capitals", put("id", value="Rows")),
+        ("id with a slash", put("id", value="../rows")),
+        ("id is a number", put("id", value=7)),
+        ("revision zero", put("revision", value=0)),
+        ("revision is a string", put("revision", value="1")),
+        ("revision is true", put("revision", value=True)),
+        ("empty title", put("title", value="")),
+        ("blank symptom", put("symptom", value="  ")),
+        ("cause is a list", put("cause", value=["x"])),
+        ("limits is null", put("limits", value=None)),
+        ("origin is a string", put("origin", value="own")),
+        ("origin without kind", put("origin", value={})),
+        ("unknown origin", put("origin", "kind", value="fork")),
+        ("backport of nothing", put("origin", value={"kind": "backport"})),
+        ("short commit", put("origin", value={"kind": "backport", "commit": "abc1234"})),
+        ("plain http", put("origin", value={"kind": "upstream-pr", "url": "http://example.org/1"})),
+        ("unknown status", put("upstream", "status", value="merged")),
+        ("denied without reason", put("upstream", "status", value="denied")),
+        ("requires is a string", put("requires", value="other")),
+        ("requires twice", put("requires", value=["other", "other"])),
+        ("requires no id", put("requires", value=["Other Fix"])),
+        ("no edits at all", put("edits", value={})),
+        ("edits is a list", put("edits", value=[])),
+        ("empty list of edits", put(*EDITS, value=[])),
+        ("odd distribution", put("edits", "Demo Dist", value=[{"anchor": "count", "op": "delete"}])),
+        ("edit is a string", put(*EDITS, 0, value="delete")),
+        ("no op", drop(*EDITS, 1, "op")),
+        ("unknown op", put(*EDITS, 1, "op", value="substitute")),
+        ("insert without anchor", drop(*EDITS, 1, "anchor")),
+        ("insert without code", drop(*EDITS, 1, "code")),
+        ("insert with path", put(*EDITS, 1, "path", value="demo/x.py")),
+        ("delete with code", put(*EDITS, 2, "code", value="call.py")),
+        ("delete without anchor", drop(*EDITS, 2, "anchor")),
+        ("add-file with anchor", put(*EDITS, 0, "anchor", value="count")),
+        ("add-file without path", drop(*EDITS, 0, "path")),
+        ("add-file without code", drop(*EDITS, 0, "code")),
+        ("path escapes", put(*EDITS, 0, "path", value="demo/../../x.py")),
+        ("absolute path", put(*EDITS, 0, "path", value="/demo/x.py")),
+        ("backslash path", put(*EDITS, 0, "path", value="demo\\x.py")),
+        ("code escapes", put(*EDITS, 1, "code", value="../call.py")),
+        ("code is no Python", put(*EDITS, 1, "code", value="call.sh")),
+        ("odd variant", put("variants", value={"demo-dist": [{"anchor": "count", "op": "delete"}]})),
+        ("empty variant", put("variants", value={"demo-dist@v1.0.0": []})),
+        ("proof elsewhere", put("proof", "test", value="tests/test_rows.py")),
+        ("proof escapes", put("proof", "test", value="tests/fixes/../test_rows.py")),
+        ("nothing red on stock", put("proof", "stock", value={})),
+        ("stock names no test", put("proof", "stock", value={"rows": "x"})),
+        ("empty expression", put("proof", "stock", value={"test_rows": ""})),
+        ("expression is a number", put("proof", "stock", value={"test_rows": 3})),
+    ],
+    "anchors": [
+        *((f"no {key}", drop(key)) for key in GOOD["anchors"]),
+        ("unknown key", put("tag", value="v1")),
+        ("unknown key in file", put(*FILE, "mode", value="0644")),
+        ("unknown key in anchor", put(*FILE, "anchors", "count", "line", value=3)),
+        ("odd distribution", put("distribution", value="Demo_Dist")),
+        ("release escapes", put("release", value="../v1")),
+        ("version is a number", put("version", value=1.0)),
+        ("package with a dash", put("package", value="demo-dist")),
+        ("short commit", put("commit", value="abc1234")),
+        ("commit with capitals", put("commit", value="A" * 40)),
+        ("also-commits is a string", put("also-commits", value="a" * 40)),
+        ("also-commits short", put("also-commits", value=["abc"])),
+        ("also-commits twice", put("also-commits", value=["c" * 40, "c" * 40])),
+        ("git over ssh", put("git", value="git@example.org:demo.git")),
+        ("sdist without hash", put("sdist", value={"filename": "demo-1.0.0.tar.gz"})),
+        ("sdist with md5", put("sdist", value={"filename": "demo-1.0.0.tar.gz", "sha256": "d" * 32})),
+        ("sdist is a wheel", put("sdist", value={"filename": "demo-1.0.0.whl", "sha256": "d" * 64})),
+        ("sdist with a folder", put("sdist", value={"filename": "../demo-1.0.0.tar.gz", "sha256": "d" * 64})),
+        ("files is a list", put("files", value=[])),
+        ("file without hash", drop(*FILE, "sha256")),
+        ("hash too short", put(*FILE, "sha256", value="b" * 63)),
+        ("file escapes", put("files", "demo/../x.py", value={"sha256": "b" * 64})),
+        ("absolute file", put("files", "/demo/x.py", value={"sha256": "b" * 64})),
+        ("file is no Python", put("files", "demo/x.so", value={"sha256": "b" * 64})),
+        ("anchor with capitals", put(*FILE, "anchors", "Count", value={"text": "x"})),
+        ("anchor is a string", put(*FILE, "anchors", "count", value="rows = 1")),
+        ("scope with a call", put(*FILE, "anchors", "count", "within", value="Table.count()")),
+        ("empty text", put(*FILE, "anchors", "count", "text", value="")),
+        ("indented text", put(*FILE, "anchors", "count", "text", value="  rows = 1")),
+        ("text ends in an empty line", put(*FILE, "anchors", "count", "text", value="rows = 1\n\n")),
+        ("text with a tab", put(*FILE, "anchors", "count", "text", value="if x:\n\trows = 1")),
+    ],
+    "profile": [
+        *((f"no {key}", drop(key)) for key in GOOD["profile"]),
+        ("unknown key", put("optin", value=[])),
+        ("name with a space", put("profile", value="demo v1")),
+        ("aliases is a string", put("aliases", value="v1")),
+        ("alias with a slash", put("aliases", value=["a/b"])),
+        ("alias twice", put("aliases", value=["v1", "v1"])),
+        ("blank hardware", put("hardware", value=" ")),
+        ("experimental is a string", put("experimental", value="maybe")),
+        ("experimental is a number", put("experimental", value=1)),
+        ("no release", put("releases", value={})),
+        ("releases is a list", put("releases", value=["demo-dist@v1.0.0"])),
+        ("release is a number", put("releases", "demo-dist", value=1)),
+        ("release escapes", put("releases", "demo-dist", value="../v1.0.0")),
+        ("fixes is a string", put("fixes", value="rows")),
+        ("no fix", put("fixes", value=[])),
+        ("fix twice", put("fixes", value=["rows", "rows"])),
+        ("fix is a mapping", put("fixes", value=[{"id": "rows"}])),
+        ("opt-in is null", put("opt-in", value=None)),
+    ],
+}
+
+ALSO_GOOD: dict[str, list[tuple[str, Callable[[dict[str, Any]], None]]]] = {
+    "fix": [
+        ("limits", put("limits", value="only rows")),
+        ("backport with a commit", put("origin", value={"kind": "backport", "commit": "e" * 40})),
+        ("submitted", put("upstream", value={"status": "submitted", "url": "https://example.org/pull/1"})),
+        ("denied with a reason", put("upstream", value={"status": "denied", "reason": "by design"})),
+        ("a variant", put("variants", value={"demo-dist@v1.0.0": GOOD["fix"]["edits"]["demo-dist"]})),
+        ("requires nothing", put("requires", value=[])),
+    ],
+    "anchors": [
+        ("a second file without anchors", put("files", "demo/other.py", value={"sha256": "c" * 64})),
+        ("other commits", put("also-commits", value=["c" * 40])),
+        ("git", put("git", value="https://example.org/demo")),
+        ("sdist", put("sdist", value={"filename": "demo-1.0.0.tar.gz", "sha256": "d" * 64})),
+        ("anchor without scope", drop(*FILE, "anchors", "count", "within")),
+        ("a module's end", put(*FILE, "anchors", "end", value={})),
+    ],
+    "profile": [
+        ("aliases", put("aliases", value=["v1", "v1.0.0"])),
+        ("experimental", put("experimental", value=True)),
+        ("no opt-in", put("opt-in", value=[])),
+    ],
+}
+
+
+def cases(corpus: dict[str, list[tuple[str, Callable[[dict[str, Any]], None]]]]) -> Iterator[Any]:
+    for kind, changes in corpus.items():
+        for name, change in changes:
+            yield pytest.param(kind, change, id=f"{kind}: {name}")
+
+
+def validator(kind: str) -> jsonschema.Draft202012Validator:
+    schema = json.loads((SCHEMAS / f"{kind}.schema.json").read_text(encoding="utf-8"))
+    checker = jsonschema.FormatChecker(formats=["regex"])
+    return jsonschema.Draft202012Validator(schema, format_checker=checker)
+
+
+def write_registry(root: Path, documents: dict[str, dict[str, Any]]) -> None:
+    payloads = root / "patches" / "rows"
+    payloads.mkdir(parents=True)
+    (payloads / "rows.py").write_text("ROWS = 1\n", encoding="utf-8")
+    (payloads / "call.py").write_text("count_rows()\n", encoding="utf-8")
+    proof = root / "tests" / "fixes" / "test_rows.py"
+    proof.parent.mkdir(parents=True)
+    proof.write_text("def test_rows():\n    assert True\n", encoding="utf-8")
+    for kind, document in documents.items():
+        file = root / FILES[kind]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+
+
+def changed(kind: str, change: Callable[[dict[str, Any]], None]) -> dict[str, dict[str, Any]]:
+    documents = copy.deepcopy(GOOD)
+    change(documents[kind])
+    return documents
+
+
+@pytest.mark.parametrize(("kind", "change"), [*cases(BAD)])
+def test_both_refuse(kind: str, change: Callable[[dict[str, Any]], None], tmp_path: Path) -> None:
+    documents = changed(kind, change)
+    write_registry(tmp_path, documents)
+    with pytest.raises(RegistryError) as caught:
+        registry.load(str(tmp_path))
+    assert FILES[kind] in {problem.file for problem in caught.value.problems}
+    assert not validator(kind).is_valid(documents[kind])
+
+
+@pytest.mark.parametrize(("kind", "change"), [*cases(ALSO_GOOD), ("fix", lambda document: None)])
+def test_both_accept(kind: str, change: Callable[[dict[str, Any]], None], tmp_path: Path) -> None:
+    documents = changed(kind, change)
+    write_registry(tmp_path, documents)
+    registry.load(str(tmp_path))
+    for each, document in documents.items():
+        validator(each).validate(document)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_schema_is_a_schema_and_describes_every_property(kind: str) -> None:
+    schema = json.loads((SCHEMAS / f"{kind}.schema.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    silent: list[str] = []
+
+    def walk(node: Any, path: str) -> None:
+        if isinstance(node, list):
+            for index, each in enumerate(node):
+                walk(each, f"{path}/{index}")
+        if not isinstance(node, dict):
+            return
+        for key, each in node.items():
+            conditional = any(part in ("if", "then") for part in path.split("/"))
+            if key == "properties" and not conditional:
+                silent.extend(f"{path}/{name}" for name, value in each.items() if not value.get("description"))
+                assert node.get("additionalProperties") is False, path
+            walk(each, f"{path}/{key}")
+
+    walk(schema, "")
+    assert silent == []
+
+
+def test_the_registry_s_own_files_fit_and_name_their_schema() -> None:
+    folders = {"fix": "fixes/*.yaml", "anchors": "anchors/*/*.yaml", "profile": "profiles/*.yaml"}
+    for kind, pattern in folders.items():
+        files = sorted(ROOT.glob(pattern))
+        assert files
+        for file in files:
+            text = file.read_text(encoding="utf-8")
+            validator(kind).validate(yaml.safe_load(text))
+            first = text.splitlines()[0]
+            named = first.removeprefix("# yaml-language-server: $schema=")
+            assert (file.parent / named).resolve() == SCHEMAS / f"{kind}.schema.json", f"{file}: {first}"
