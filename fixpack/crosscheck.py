@@ -1,0 +1,180 @@
+"""What must hold between the registry's files: names exist, nothing is unused, edits do not collide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fixpack.errors import Problem
+from fixpack.model import Edit, Fix, Profile, Registry, Release
+from fixpack.text import did_you_mean
+
+
+def cross_check(registry: Registry) -> list[Problem]:
+    """Every problem between the files of a registry whose files are each valid."""
+    return [
+        *_check_requires(registry),
+        *_check_refs(registry),
+        *_check_profiles(registry),
+        *_check_edits(registry),
+    ]
+
+
+def closure(registry: Registry, ids: tuple[str, ...]) -> tuple[str, ...]:
+    """The fixes and all that they require, required ones first, each once."""
+    found: list[str] = []
+
+    def visit(fix: str) -> None:
+        if fix in found:
+            return
+        for other in registry.fixes[fix].requires:
+            visit(other)
+        found.append(fix)
+
+    for fix in ids:
+        visit(fix)
+    return tuple(found)
+
+
+def _check_requires(registry: Registry) -> Iterator[Problem]:
+    for fix in registry.fixes.values():
+        for other in fix.requires:
+            if other not in registry.fixes:
+                hint = did_you_mean(other, registry.fixes)
+                yield Problem(
+                    "unknown_fix", f"{fix.id} requires {other!r}, which is no fix", fix.id, fix.where, hint=hint
+                )
+    state: dict[str, int] = {}  # 1 on the way down, 2 done
+    path: list[str] = []
+
+    def visit(name: str) -> Iterator[Problem]:
+        state[name] = 1
+        path.append(name)
+        for other in registry.fixes[name].requires:
+            if state.get(other) == 1:
+                cycle = [*path[path.index(other) :], other]
+                where = registry.fixes[name].where
+                yield Problem("cyclic_requires", f"'requires' runs in a circle: {' -> '.join(cycle)}", name, where)
+            elif other in registry.fixes and other not in state:
+                yield from visit(other)
+        path.pop()
+        state[name] = 2
+
+    for name in registry.fixes:
+        if name not in state:
+            yield from visit(name)
+
+
+def _check_refs(registry: Registry) -> Iterator[Problem]:
+    distributions = {release.distribution for release in registry.releases.values()}
+    for fix in registry.fixes.values():
+        for distribution in fix.edits:
+            if distribution not in distributions:
+                hint = did_you_mean(distribution, distributions)
+                message = f"{fix.id} edits {distribution!r}, for which there is no anchors file"
+                yield Problem("unknown_distribution", message, fix.id, fix.where, hint=hint)
+        for ref in fix.variants:
+            if ref not in registry.releases:
+                message = f"{fix.id} has a variant for {ref!r}, for which there is no anchors file"
+                yield Problem("unknown_release", message, fix.id, fix.where)
+        if not any(fix.id in (*profile.fixes, *profile.opt_in) for profile in registry.profiles.values()):
+            message = f"no profile uses the fix {fix.id}"
+            yield Problem("unused_fix", message, fix.id, fix.where, hint="list it in a profile's fixes or opt-in")
+
+
+def _check_profiles(registry: Registry) -> Iterator[Problem]:
+    names: dict[str, str] = {}
+    for profile in registry.profiles.values():
+        for name in (profile.name, *profile.aliases):
+            if name in names:
+                message = f"the name {name!r} is also the profile {names[name]}'s"
+                yield Problem("duplicate_profile", message, file=profile.where)
+            names[name] = profile.name
+        if not profile.fixes:
+            yield Problem("empty_profile", f"the profile {profile.name} has no fixes", file=profile.where)
+        missing = [ref for ref in (f"{d}@{r}" for d, r in profile.releases.items()) if ref not in registry.releases]
+        for ref in missing:
+            hint = did_you_mean(ref, registry.releases)
+            yield Problem("unknown_release", f"there is no anchors file for {ref}", file=profile.where, hint=hint)
+        if not missing:
+            yield from _check_profile_fixes(registry, profile)
+
+
+def _check_profile_fixes(registry: Registry, profile: Profile) -> Iterator[Problem]:
+    listed = (*profile.fixes, *profile.opt_in)
+    for index, name in enumerate(listed):
+        if name in listed[:index]:
+            message = f"{name} is listed twice (fixes and opt-in count as one list)"
+            yield Problem("duplicate_fix", message, name, profile.where)
+            continue
+        fix = registry.fixes.get(name)
+        if fix is None:
+            hint = did_you_mean(name, registry.fixes)
+            yield Problem("unknown_fix", f"there is no fix {name!r}", name, profile.where, hint=hint)
+            continue
+        allowed = listed if name in profile.opt_in else profile.fixes
+        for other in fix.requires:
+            if other in registry.fixes and other not in allowed:
+                message = f"{name} requires {other}, which is not among this profile's fixes"
+                yield Problem("missing_requirement", message, name, profile.where, hint=f"list {other} as well")
+        releases = registry.profile_releases(profile)
+        if not any(fix.edits_for(release) for release in releases):
+            message = f"{name} edits nothing in the releases that the profile pins"
+            yield Problem("unused_fix", message, name, profile.where)
+        for distribution in fix.edits:
+            if distribution not in profile.releases:
+                message = f"{name} edits {distribution}, which the profile does not pin"
+                yield Problem("unpinned_distribution", message, name, profile.where)
+
+
+def _check_edits(registry: Registry) -> Iterator[Problem]:
+    """Anchors exist; two edits never claim one place.  By name only: bytes are compose's part."""
+    done: set[tuple[str, str, str]] = set()
+    for profile in registry.profiles.values():
+        listed = [registry.fixes[name] for name in (*profile.fixes, *profile.opt_in) if name in registry.fixes]
+        for dist, name in profile.releases.items():
+            release = registry.releases.get(f"{dist}@{name}")
+            if release is None:
+                continue
+            claims: dict[tuple[str, str], tuple[Fix, Edit]] = {}
+            for fix in listed:
+                for edit in fix.edits_for(release):
+                    for problem in _check_edit(fix, edit, release, claims):
+                        key = (problem.code, problem.message, problem.file)
+                        if key not in done:
+                            done.add(key)
+                            yield problem
+
+
+def _check_edit(
+    fix: Fix, edit: Edit, release: Release, claims: dict[tuple[str, str], tuple[Fix, Edit]]
+) -> Iterator[Problem]:
+    file, _, line = edit.where.rpartition(":")
+    at = int(line)
+    if edit.op == "add-file":
+        if not edit.path.startswith(release.package + "/") or not edit.path.endswith(".py"):
+            message = f"{fix.id} adds {edit.path!r}, which is not a Python file below {release.package}/"
+            yield Problem("bad_path", message, fix.id, file, at)
+        if edit.path in release.files:
+            message = f"{fix.id} adds {edit.path}, which {release.where} pins as an existing file"
+            yield Problem("bad_path", message, fix.id, file, at)
+        place = ("file", edit.path)
+    else:
+        found = release.find(edit.anchor)
+        if found is None:
+            names = [name for source in release.files.values() for name in source.anchors]
+            message = f"{fix.id} uses the anchor {edit.anchor!r}, which {release.where} does not define"
+            yield Problem("unknown_anchor", message, fix.id, file, at, hint=did_you_mean(edit.anchor, names))
+            return
+        anchor = found[1]
+        if edit.op != "append" and not anchor.text:
+            message = f"{edit.op} needs an anchor with a text, but {edit.anchor!r} has none ({anchor.where})"
+            yield Problem("bad_anchor", message, fix.id, file, at)
+        if edit.op == "append" and anchor.text:
+            message = f"append needs an anchor without a text, but {edit.anchor!r} has one ({anchor.where})"
+            yield Problem("bad_anchor", message, fix.id, file, at)
+        place = ("replace" if edit.op == "delete" else edit.op, edit.anchor)
+    if place in claims:
+        other, other_edit = claims[place]
+        message = f"{fix.id} and {other.id} both {edit.op} at {place[1]!r} (the other is {other_edit.where})"
+        yield Problem("overlap", message, fix.id, file, at, hint="merge the two edits, or anchor one elsewhere")
+    claims.setdefault(place, (fix, edit))
