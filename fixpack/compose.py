@@ -1,0 +1,247 @@
+"""Splice all edits into a base in memory, and take them out again.
+
+All edits of all fixes resolve against the same base and must not overlap, so the result depends
+neither on the order of the fixes nor on what was applied before.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from fixpack.errors import MismatchError, Problem
+from fixpack.model import Edit, Fix, Release
+from fixpack.payload import MARKER, render
+from fixpack.scope import Place, line_at, locate
+
+
+class Splice(NamedTuple):
+    """One edit, resolved: the bytes between two offsets of the base become ``block``."""
+
+    start: int
+    end: int
+    block: bytes
+    fix: str
+    edit: Edit
+
+
+def touched(release: Release, fixes: Iterable[Fix]) -> dict[str, bool]:
+    """Every file that the fixes touch in a release; True for one that they add."""
+    files: dict[str, bool] = {}
+    for fix in fixes:
+        for edit in fix.edits_for(release):
+            path = target_path(release, edit)
+            if path:
+                files[path] = edit.op == "add-file"
+    return files
+
+
+def target_path(release: Release, edit: Edit) -> str:
+    """The file that an edit changes in a release, "" if its anchor is unknown there."""
+    if edit.op == "add-file":
+        return edit.path
+    found = release.find(edit.anchor)
+    return found[0].path if found else ""
+
+
+def compose(base: dict[str, bytes | None], release: Release, fixes: Sequence[Fix]) -> dict[str, bytes]:
+    """The result of all edits of ``fixes`` in one release.
+
+    :param base: the pinned bytes of each touched file, None for a file that is to be added.
+    :returns: the new bytes of each file that an edit touches.
+    :raises MismatchError: with every anchor that is not there exactly once and every overlap.
+    """
+    problems: list[Problem] = []
+    splices: dict[str, list[Splice]] = {}
+    results: dict[str, bytes] = {}
+    for fix in fixes:
+        for edit in fix.edits_for(release):
+            if edit.op == "add-file":
+                if edit.path in results:
+                    problems.append(_twice(fix, edit))
+                results[edit.path] = render(fix, edit, b"")
+                continue
+            splice = _resolve(base, release, fix, edit)
+            if isinstance(splice, Problem):
+                problems.append(splice)
+            else:
+                splices.setdefault(target_path(release, edit), []).append(splice)
+    for path, found in splices.items():
+        data = base[path]
+        assert data is not None
+        found.sort(key=lambda splice: (splice.start, splice.end))
+        problems.extend(_overlaps(path, data, found))
+        results[path] = _join(data, found)
+    if problems:
+        raise MismatchError(*problems)
+    return results
+
+
+def _resolve(base: dict[str, bytes | None], release: Release, fix: Fix, edit: Edit) -> Splice | Problem:
+    found = release.find(edit.anchor)
+    if found is None:
+        message = f"{release.where} has no anchor {edit.anchor!r}"
+        return Problem("unknown_anchor", message, fix.id, edit.where.rpartition(":")[0])
+    file, anchor = found
+    data = base[file.path]
+    if data is None:
+        return Problem("file_missing", f"{file.path} is not there", fix.id, file.path)
+    place = locate(data, file, anchor, fix.id)
+    if isinstance(place, Problem):
+        return place
+    start, end = place.start, place.end
+    if edit.op in ("insert-before", "append"):
+        end = start
+    elif edit.op == "insert-after":
+        start = end
+    if edit.op == "append" and start and data[start - 1 : start] != b"\n":
+        return Problem("anchor_at_end", f"{file.path} does not end with a newline", fix.id, file.path)
+    return Splice(start, end, render(fix, edit, place.indent), fix.id, edit)
+
+
+def _twice(fix: Fix, edit: Edit) -> Problem:
+    return Problem("overlap", f"two fixes add {edit.path}", fix.id, edit.path)
+
+
+def _overlaps(path: str, data: bytes, splices: list[Splice]) -> Iterable[Problem]:
+    for one, two in itertools.pairwise(splices):
+        same_point = one.start == one.end == two.start == two.end
+        if two.start < one.end or same_point:
+            yield Problem(
+                "overlap",
+                f"{one.fix} ({one.edit.where}) and {two.fix} ({two.edit.where}) edit the same place",
+                two.fix,
+                path,
+                line_at(data, two.start),
+                hint="merge the two edits, or anchor one of them elsewhere",
+            )
+
+
+def _join(data: bytes, splices: list[Splice]) -> bytes:
+    parts: list[bytes] = []
+    at = 0
+    for splice in splices:
+        parts += (data[at : splice.start], splice.block)
+        at = splice.end
+    parts.append(data[at:])
+    return b"".join(parts)
+
+
+def check_syntax(path: str, data: bytes) -> Problem | None:
+    """Compile a result.  None if Python accepts it, else the problem."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # upstream's own invalid escapes and the like are not ours to report
+            compile(data, path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", 0) or 0
+        return Problem("syntax_error", f"the result is not valid Python: {error}", file=path, line=line)
+    return None
+
+
+class Stripped(NamedTuple):
+    """A file with every known region taken out again."""
+
+    base: bytes
+    applied: dict[str, int]  # fix -> number of its regions that were found byte for byte
+    problems: tuple[Problem, ...]  # regions that are not what the registry would put there
+
+
+def strip(path: str, data: bytes, release: Release, fixes: dict[str, Fix]) -> Stripped:
+    """Undo in memory what the markers name.  Markers only nominate: the caller compares hashes.
+
+    :param fixes: the registry's fixes by id.
+    """
+    marks = list(MARKER.finditer(data))
+    applied: dict[str, int] = {}
+    problems: list[Problem] = []
+    parts: list[bytes] = []
+    at = index = 0
+    while index < len(marks):
+        begin = marks[index]
+        end = marks[index + 1] if index + 1 < len(marks) else None
+        line = line_at(data, begin.start())
+        name = begin.group(3).decode()
+        paired = end is not None and end.group(2) == b"end" and end.group(3, 4, 5) == begin.group(3, 4, 5)
+        if end is None or not paired or begin.group(2) != b"begin":
+            problems.append(Problem("marker_broken", f"a fixpack marker of {name} has no partner", name, path, line))
+            index += 1
+            continue
+        index += 2
+        region = Place(begin.start(), min(end.end() + 1, len(data)), begin.group(1))
+        problem = _region_problem(path, data, region, begin.group(3, 4, 5), release, fixes, line)
+        if problem:
+            problems.append(problem)
+            continue
+        fix, edit = _edit_of(begin.group(3, 5), path, release, fixes)
+        applied[name] = applied.get(name, 0) + 1
+        parts += (data[at : region.start], _original(fix, edit, release, region.indent))
+        at = region.end
+    parts.append(data[at:])
+    return Stripped(b"".join(parts), applied, tuple(problems))
+
+
+def _edit_of(names: tuple[bytes, ...], path: str, release: Release, fixes: dict[str, Fix]) -> tuple[Fix, Edit | None]:
+    fix = fixes[names[0].decode()]
+    anchor = names[1].decode()
+    for edit in fix.edits_for(release):
+        if (edit.anchor or "file") == anchor and target_path(release, edit) == path:
+            return fix, edit
+    return fix, None
+
+
+def _region_problem(
+    path: str,
+    data: bytes,
+    region: Place,
+    names: tuple[bytes, ...],
+    release: Release,
+    fixes: dict[str, Fix],
+    line: int,
+) -> Problem | None:
+    name, revision, anchor = names[0].decode(), int(names[1]), names[2].decode()
+    fix = fixes.get(name)
+    if fix is None:
+        hint = "use the registry that applied it, or rebuild from a stock image"
+        message = f"the file carries {name}, which this registry lacks"
+        return Problem("unknown_fix", message, name, path, line, hint=hint)
+    if fix.revision != revision:
+        return Problem(
+            "stale_revision",
+            f"{name} is in the file in revision {revision}; the registry has revision {fix.revision}",
+            name,
+            path,
+            line,
+            hint="rebuild the layer from the stock image",
+        )
+    edit = _edit_of(names[::2], path, release, fixes)[1]
+    if edit is None:
+        message = f"{name} has no edit at {anchor!r} in this file of {release.ref}"
+        return Problem("foreign_region", message, name, path, line)
+    expected = render(fix, edit, region.indent)
+    if data[region.start : region.end] != expected:
+        from fixpack.nearest import first_difference
+
+        offset, diff = first_difference(expected, data[region.start : region.end])
+        return Problem(
+            "edited_inside",
+            f"the region of {name} at {anchor!r} was edited after it was applied",
+            name,
+            path,
+            line + offset,
+            diff=diff,
+            hint="rebuild the layer from the stock image",
+        )
+    return None
+
+
+def _original(fix: Fix, edit: Edit | None, release: Release, indent: bytes) -> bytes:
+    """What stood in the base where the region is now."""
+    if edit is None or edit.op not in ("replace", "delete"):
+        return b""
+    found = release.find(edit.anchor)
+    assert found is not None
+    lines = found[1].text.encode().split(b"\n")
+    return b"".join((indent + line if line else line) + b"\n" for line in lines)
