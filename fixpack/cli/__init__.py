@@ -1,0 +1,80 @@
+"""The command line: parse, dispatch to one verb's module, map expected failures to exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from importlib import import_module
+
+from fixpack import __version__
+from fixpack.errors import FixpackError
+
+#: verb -> (module, one-line help); a verb's module is imported only when it runs
+VERBS = {
+    "apply": ("apply", "bring a profile's fixes in, all or nothing"),
+    "try": ("try_", "apply a profile to a scratch copy of the pinned releases"),
+    "list": ("list_", "profiles, releases and fixes of the registry"),
+    "lint": ("lint", "check the registry, and every pin against the cached sources"),
+    "lock": ("lock", "regenerate the profiles' locks from the cached sources"),
+    "sources": ("sources", "fetch, list and verify the pinned upstream sources"),
+    "prove": ("prove", "run each fix's proof on stock and on fixed code"),
+    "schema": ("schema", "print the JSON Schema of a registry file kind"),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one verb; returns the exit code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    parser = argparse.ArgumentParser(prog="fixpack", description="Named, anchored, proven fixes.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"fixpack {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    asked = next((each for each in arguments if each in VERBS), "")
+    for verb, (_, text) in VERBS.items():
+        sub = verbs.add_parser(verb, help=text, description=text, allow_abbrev=False)
+        if verb == asked:
+            import_module(f"fixpack.cli.{VERBS[verb][0]}").configure(sub)
+    args = parser.parse_args(arguments)
+    return guard(import_module(f"fixpack.cli.{VERBS[args.verb][0]}").run, args)
+
+
+def guard(run: object, args: argparse.Namespace) -> int:
+    """Run a verb; expected failures become a report and an exit code, others a log file and 3."""
+    assert callable(run)
+    try:
+        return int(run(args))
+    except FixpackError as error:
+        report(error, args)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        from fixpack.crashlog import write_log
+
+        print(f"internal error: {type(error).__name__}: {error}\n  log: {write_log()}", file=sys.stderr)
+        return 3
+
+
+def report(error: FixpackError, args: argparse.Namespace) -> None:
+    """All problems, to stderr for people, to stdout as JSON where that was asked for."""
+    from fixpack.outcome import problem_text, problems_json
+    from fixpack.text import plural
+
+    if getattr(args, "json", False) is True:
+        import json
+
+        body = {
+            "schema_version": 1,
+            "action": "refused",
+            "exit_code": error.exit_code,
+            "problems": problems_json(error.problems),
+        }
+        print(json.dumps(body, indent=1))
+    for problem in error.problems:
+        print(problem_text(problem), file=sys.stderr)
+    nothing = "; nothing was changed" if getattr(args, "verb", "apply") == "apply" else ""
+    print(f"{plural(len(error.problems), 'problem')}{nothing}", file=sys.stderr)

@@ -1,0 +1,135 @@
+"""The confirm run: prove from the lock alone that every selected fix is in, byte for byte.
+
+This is what a server's start line pays each time, so it reads no YAML and imports nothing that it
+does not need.  It answers only "yes, all of it"; every other answer is the engine's to explain.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from fixpack.bytecode import unchecked
+from fixpack.errors import Problem, UsageError
+from fixpack.lock import Lock, key_of, sha256
+from fixpack.outcome import FileState, FixState, Outcome, Place
+from fixpack.record import row
+from fixpack.target import Located, Target, read_file, resolve
+from fixpack.text import did_you_mean
+
+
+class Selection(NamedTuple):
+    """What the command asks for, by the lock."""
+
+    default: tuple[str, ...]
+    opt_in: tuple[str, ...]  # the named opt-in fixes
+
+
+def select(lock: Lock, names: Sequence[str]) -> Selection:
+    """The profile's default fixes and the opt-in fixes that ``names`` adds.
+
+    :raises UsageError: for unknown names and missing requirements, all at once.
+    """
+    fixes: dict[str, Any] = lock["fixes"]
+    default = tuple(name for name, fix in fixes.items() if not fix["opt_in"])
+    opt_in = tuple(name for name, fix in fixes.items() if fix["opt_in"] and name in names)
+    problems = []
+    for name in dict.fromkeys(names):
+        if name not in fixes:
+            hint = did_you_mean(name, fixes) or f"its fixes: {', '.join(fixes)}"
+            message = f"the profile {lock['profile']} has no fix {name!r}"
+            problems.append(Problem("unknown_fix", message, name, hint=hint))
+    for name in opt_in:
+        for other in fixes[name]["requires"]:
+            if other not in default and other not in opt_in:
+                message = f"{name} requires {other}, which is opt-in and was not named"
+                problems.append(Problem("missing_requirement", message, name, hint=f"name {other} as well"))
+    if not default and not opt_in:
+        problems.append(Problem("nothing_selected", f"the profile {lock['profile']} selects no fix"))
+    if problems:
+        raise UsageError(*problems)
+    return Selection(default, opt_in)
+
+
+def expected(lock: Lock, chosen: Sequence[str]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Every file that the selected fixes touch: (distribution, path) -> its entry and wanted sha256."""
+    files = {}
+    for distribution, release in lock["releases"].items():
+        for path, entry in release["files"].items():
+            if any(fix in chosen for fix in entry["fixes"]):
+                key = key_of(fix for fix in entry["fixes"] if lock["fixes"][fix]["opt_in"] and fix in chosen)
+                files[distribution, path] = {**entry, "sha256": entry["results"][key]}
+    return files
+
+
+def confirm(lock: Lock, selection: Selection, target: Target) -> Outcome | None:
+    """The outcome "confirmed" if every byte is as the lock says, else None."""
+    chosen = (*selection.default, *selection.opt_in)
+    files = []
+    for (distribution, path), entry in expected(lock, chosen).items():
+        located = target.located.get(distribution)
+        real = resolve(target, distribution, path) if located else None
+        if located is None or not isinstance(real, str):
+            return None
+        data = read_file(real)
+        if not isinstance(data, bytes) or sha256(data) != entry["sha256"] or unchecked(real, data):
+            return None
+        if entry["base"] is None and not recorded(located, path, data):
+            return None
+        files.append(FileState(distribution, path, real, entry["base"] or "", entry["sha256"], False))
+    return Outcome(
+        "confirmed",
+        lock["profile"],
+        fix_states(lock, chosen, dict.fromkeys(chosen, "applied"), ()),
+        tuple(files),
+        places(lock, target),
+    )
+
+
+def recorded(located: Located, path: str, data: bytes) -> bool:
+    """Whether RECORD, where there is one, has the row of an added file."""
+    if not located.dist_info:
+        return True
+    record = read_file(os.path.join(located.dist_info, "RECORD"))
+    return not isinstance(record, bytes) or row(path, data) in record
+
+
+def fix_states(
+    lock: Lock, chosen: Sequence[str], states: dict[str, str], unasked: Sequence[str]
+) -> tuple[FixState, ...]:
+    """The report lines of fixes, in the profile's order."""
+    rows = []
+    for name, fix in lock["fixes"].items():
+        if name in chosen or name in unasked:
+            touched = [
+                path
+                for release in lock["releases"].values()
+                for path, entry in release["files"].items()
+                if name in entry["fixes"]
+            ]
+            rows.append(
+                FixState(
+                    name,
+                    fix["revision"],
+                    fix["title"],
+                    states.get(name, "pristine"),
+                    fix["opt_in"],
+                    name not in unasked,
+                    tuple(touched),
+                )
+            )
+    return tuple(rows)
+
+
+def places(lock: Lock, target: Target) -> tuple[Place, ...]:
+    """Where each distribution was found; the commit is said when the install or its bytes tell it."""
+    found = []
+    for distribution, release in lock["releases"].items():
+        located = target.located.get(distribution)
+        if located:
+            known = [release["commit"], *release["also_commits"]]
+            told = located.commit
+            commit = next((full for full in known if told and full.startswith(told)), told)
+            found.append(Place(distribution, release["release"], located.root, located.how, located.version, commit))
+    return tuple(found)

@@ -1,0 +1,97 @@
+"""Say why a target is not the pinned one: line ends, another release, edits, another layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fixpack.compose import Stripped
+from fixpack.errors import Problem
+from fixpack.lock import sha256
+from fixpack.model import Registry, Release
+from fixpack.scope import locate
+from fixpack.target import Target
+
+REBUILD = "rebuild the layer from the stock image of the pinned release"
+
+
+def missing_distribution(release: Release, target: Target, fixes: Sequence[str]) -> Problem:
+    """The problem of a distribution that was not found."""
+    found = ", ".join(f"{each.distribution} in {each.root}" for each in target.located.values())
+    return Problem(
+        "distribution_missing",
+        f"{release.distribution} was not found, but {len(fixes)} selected fixes edit it",
+        ", ".join(fixes),
+        expected=f"a folder {release.package}/",
+        found=found or "no package of the profile",
+        hint=f"run with the interpreter that has it, or name it: --site DIR or --source {release.distribution}=DIR",
+    )
+
+
+def explain_foreign(
+    registry: Registry,
+    release: Release,
+    path: str,
+    real: str,
+    data: bytes,
+    stripped: Stripped,
+    users: Sequence[str],
+) -> list[Problem]:
+    """Why a file is neither the pinned base nor that base with fixes."""
+    who = ", ".join(users)
+    pinned = release.files[path].sha256
+    pins = _pins(registry, release.distribution, path)
+    digest = sha256(stripped.base)
+    if stripped.problems:
+        return [problem._replace(file=real) for problem in stripped.problems]
+    expected = f"sha256 {pinned} ({release.ref})"
+    found = f"sha256 {sha256(data)}"
+    for ref, other in pins.items():
+        if other == digest:
+            profiles = [
+                profile.name
+                for profile in registry.profiles.values()
+                if f"{release.distribution}@{profile.releases.get(release.distribution, '')}" == ref
+            ]
+            hint = f"use --profile {profiles[0]}" if profiles else "no profile pins that release"
+            message = f"this is the file of {ref}, not of {release.ref}"
+            return [Problem("other_release", message, who, real, 0, expected, found, hint=hint)]
+    reason = _byte_reason(stripped.base, pinned)
+    if reason:
+        return [Problem(reason[0], reason[1], who, real, 0, expected, found, hint=reason[2])]
+    known = ", ".join(f"{ref} {other[:12]}…" for ref, other in pins.items())
+    message = "the file is not a pinned one"
+    if stripped.applied:
+        message = f"the file carries {', '.join(stripped.applied)}, and was changed elsewhere too"
+    problems = [
+        Problem("base_sha_unknown", message, who, real, 0, expected, f"{found}; known pins: {known}", hint=REBUILD)
+    ]
+    source = release.files[path]
+    for name in users:  # say which anchors moved: that is what a person has to look at
+        for edit in registry.fixes[name].edits_for(release):
+            anchor = source.anchors.get(edit.anchor)
+            place = locate(stripped.base, source, anchor, name) if anchor else None
+            if isinstance(place, Problem):
+                problems.append(place._replace(file=real, hint=place.hint or REBUILD))
+    return problems
+
+
+def _pins(registry: Registry, distribution: str, path: str) -> dict[str, str]:
+    return {
+        ref: release.files[path].sha256
+        for ref, release in registry.releases.items()
+        if release.distribution == distribution and path in release.files
+    }
+
+
+def _byte_reason(data: bytes, pinned: str) -> tuple[str, str, str] | None:
+    """A known way in which bytes differ from the pinned ones without a change of text."""
+    advice = "reinstall the package, and keep git's autocrlf and editors away from installed files"
+    if not data:
+        return "empty_file", "the file is empty", "reinstall the package"
+    if b"\r\n" in data and sha256(data.replace(b"\r\n", b"\n")) == pinned:
+        return "eol_differs", "the file has CRLF line ends; apart from that it is the pinned one", advice
+    if data.startswith(b"\xef\xbb\xbf") and sha256(data[3:]) == pinned:
+        return "bom", "the file starts with a byte order mark; apart from that it is the pinned one", advice
+    if sha256(data + b"\n") == pinned:
+        return "no_final_newline", "the file lacks its final newline; apart from that it is the pinned one", advice
+    return None

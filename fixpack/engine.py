@@ -1,0 +1,273 @@
+"""Apply: look at every file, compute everything in memory, check everything, then write."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from fixpack.bytecode import unchecked
+from fixpack.commit import Change, commit
+from fixpack.compose import Stripped, check_syntax, compose, strip, target_path, touched
+from fixpack.confirm import Selection, confirm, expected, fix_states, places
+from fixpack.crosscheck import closure
+from fixpack.diagnose import explain_foreign, missing_distribution
+from fixpack.errors import MismatchError, Problem, RegistryError
+from fixpack.lock import Lock, sha256, stale
+from fixpack.model import Fix, Registry, Release
+from fixpack.outcome import FileState, Outcome
+from fixpack.payload import render
+from fixpack.record import with_rows
+from fixpack.registry import load
+from fixpack.target import Target, read_file, resolve
+
+
+class Seen(NamedTuple):
+    """One file of the target as it is."""
+
+    real: str
+    data: bytes | None
+    base: bytes | None  # the pinned bytes, recovered; None for a file that fixes add
+    applied: dict[str, int]  # fix -> regions that are in place
+
+
+class Plan(NamedTuple):
+    """Everything that an apply would write, all of it checked."""
+
+    changes: list[Change]
+    files: tuple[FileState, ...]
+    states: dict[str, str]
+    unasked: tuple[str, ...]  # fixes in place that were not named
+
+
+def apply(root: str, lock: Lock, selection: Selection, target: Target, *, write: bool) -> Outcome:
+    """Bring every selected fix in, or change nothing.
+
+    :param root: the registry's folder.
+    :param write: False computes and checks everything and writes nothing.
+    :returns: the outcome: applied, confirmed, or would-apply.
+    :raises RegistryError: if the registry is invalid or not what the lock was made from.
+    :raises MismatchError: if the target is not what the fixes were proven on; nothing was written.
+    :raises WriteError: if a file could not be written; all was put back.
+    """
+    problems = stale(root, lock)
+    if problems:
+        raise RegistryError(*problems)
+    confirmed = confirm(lock, selection, target)
+    if confirmed:
+        return confirmed
+    registry = load(root)
+    plan = make_plan(registry, lock, selection, target)
+    chosen = (*selection.default, *selection.opt_in)
+    action = "confirmed"
+    if plan.changes:
+        action = "applied" if write else "would-apply"
+    if plan.changes and write:
+        commit(plan.changes)
+    states = dict(plan.states)
+    if action == "applied":
+        states = {fix: "written" if state == "pristine" else state for fix, state in states.items()}
+    return Outcome(
+        action, lock["profile"], fix_states(lock, chosen, states, plan.unasked), plan.files, places(lock, target)
+    )
+
+
+def make_plan(registry: Registry, lock: Lock, selection: Selection, target: Target) -> Plan:
+    """Look at the target and compute what has to be written.
+
+    :raises MismatchError: with every problem of every fix and file.
+    """
+    profile = registry.profiles[lock["profile"]]
+    chosen = (*selection.default, *selection.opt_in)
+    problems: list[Problem] = []
+    seen: dict[tuple[str, str], Seen] = {}
+    faults: list[tuple[tuple[str, ...], Problem]] = []  # the fixes that a problem concerns, and the problem
+    for release in registry.profile_releases(profile):
+        seen.update(_look(registry, release, lock, chosen, target, faults))
+    unasked = _in_place(registry, lock, seen, chosen, problems)
+    problems += [fault for users, fault in faults if any(fix in chosen or fix in unasked for fix in users)]
+    if problems:
+        raise MismatchError(*problems)
+    wanted = expected(lock, (*chosen, *unasked))
+    changes: list[Change] = []
+    files: list[FileState] = []
+    for release in registry.profile_releases(profile):
+        results = _results(registry, release, seen, (*chosen, *unasked), problems)
+        for path, data in results.items():
+            entry = wanted[release.distribution, path]
+            if sha256(data) != entry["sha256"]:
+                message = f"the result for {path} is not the one in the lock"
+                pair = (entry["sha256"], sha256(data))
+                problems.append(Problem("result_sha_differs", message, "", path, 0, *pair, hint="run `fixpack lock`"))
+            now = seen[release.distribution, path]
+            changed = now.data != data
+            problem = check_syntax(path, data) if changed else None
+            problems += [problem] if problem else []
+            if changed:
+                changes.append(Change(now.real, now.data, data))
+            else:
+                problems += unchecked(now.real, data)
+            files.append(FileState(release.distribution, path, now.real, entry["base"] or "", entry["sha256"], changed))
+        record = _record_change(release, results, target)
+        changes += [record] if record else []
+    if problems:
+        raise MismatchError(*problems)
+    changes.sort(key=lambda change: change.old is not None)  # new modules first: what imports them comes after
+    states = {fix: _state(registry, profile.releases, fix, seen) for fix in (*chosen, *unasked)}
+    return Plan(changes, tuple(files), states, unasked)
+
+
+def _look(
+    registry: Registry,
+    release: Release,
+    lock: Lock,
+    chosen: Sequence[str],
+    target: Target,
+    faults: list[tuple[tuple[str, ...], Problem]],
+) -> dict[tuple[str, str], Seen]:
+    """Read every file that the profile's fixes touch."""
+    entries = lock["releases"][release.distribution]["files"]
+    located = target.located.get(release.distribution)
+    if located is None:
+        needed = [fix for entry in entries.values() for fix in entry["fixes"] if fix in chosen]
+        if needed:
+            users = tuple(dict.fromkeys(needed))
+            faults.append((users, missing_distribution(release, target, users)))
+        return {}
+    seen: dict[tuple[str, str], Seen] = {}
+    for path, entry in entries.items():
+        found: list[Problem] = []
+        one = _look_at(registry, release, path, entry["fixes"], target, found)
+        if one:
+            seen[release.distribution, path] = one
+        faults += [(tuple(entry["fixes"]), problem) for problem in found]
+    return seen
+
+
+def _look_at(
+    registry: Registry, release: Release, path: str, users: Sequence[str], target: Target, problems: list[Problem]
+) -> Seen | None:
+    real = resolve(target, release.distribution, path)
+    if isinstance(real, Problem):
+        problems.append(real._replace(fix=", ".join(users)))
+        return None
+    data = read_file(real)
+    if isinstance(data, Problem):
+        problems.append(data._replace(fix=", ".join(users)))
+        return None
+    pinned = release.files.get(path)
+    if pinned is None:  # a file that a fix adds
+        if data is None:
+            return Seen(real, None, None, {})
+        for name in users:
+            for edit in registry.fixes[name].edits_for(release):
+                if edit.path == path and render(registry.fixes[name], edit, b"") == data:
+                    return Seen(real, data, None, {name: 1})
+        stripped = strip(path, data, release, registry.fixes)
+        message = "a file is there that the fix would add, and it is not the fix's"
+        first = Problem("file_exists", message, ", ".join(users), real, hint="rebuild from a stock image")
+        problems.extend(stripped.problems or (first,))
+        return None
+    if data is None:
+        message = f"{release.ref} pins this file, but it is not there"
+        problems.append(Problem("file_missing", message, ", ".join(users), real))
+        return None
+    stripped = strip(path, data, release, registry.fixes) if sha256(data) != pinned.sha256 else Stripped(data, {}, ())
+    if stripped.problems or sha256(stripped.base) != pinned.sha256:
+        problems.extend(explain_foreign(registry, release, path, real, data, stripped, users))
+        return None
+    return Seen(real, data, stripped.base, stripped.applied)
+
+
+def _in_place(
+    registry: Registry,
+    lock: Lock,
+    seen: dict[tuple[str, str], Seen],
+    chosen: Sequence[str],
+    problems: list[Problem],
+) -> tuple[str, ...]:
+    """Opt-in fixes that are in place although this command does not name them: they stay."""
+    found: dict[str, None] = {}
+    for (_, path), one in seen.items():
+        for fix in one.applied:
+            if fix in chosen or fix in found:
+                continue
+            if fix not in lock["fixes"]:
+                message = f"{fix} is in place, but the profile {lock['profile']} does not have it"
+                problems.append(Problem("other_profile", message, fix, path, hint="rebuild from a stock image"))
+                continue
+            for other in registry.fixes[fix].requires:
+                if other not in chosen and other not in found:
+                    message = f"{fix} is in place and requires {other}"
+                    problems.append(Problem("missing_requirement", message, fix, path, hint=f"name {other} as well"))
+            found[fix] = None
+    return tuple(found)
+
+
+def _results(
+    registry: Registry,
+    release: Release,
+    seen: dict[tuple[str, str], Seen],
+    fixes: Sequence[str],
+    problems: list[Problem],
+) -> dict[str, bytes]:
+    base = {path: one.base for (distribution, path), one in seen.items() if distribution == release.distribution}
+    try:
+        return compose(base, release, [registry.fixes[name] for name in fixes])
+    except MismatchError as error:
+        problems += error.problems
+        return {}
+
+
+def _state(registry: Registry, releases: dict[str, str], fix: str, seen: dict[tuple[str, str], Seen]) -> str:
+    """applied if every region of the fix is in place already, else pristine."""
+    for distribution, name in releases.items():
+        release = registry.releases[f"{distribution}@{name}"]
+        for path in {target_path(release, edit) for edit in registry.fixes[fix].edits_for(release)}:
+            wanted = sum(target_path(release, edit) == path for edit in registry.fixes[fix].edits_for(release))
+            if seen[distribution, path].applied.get(fix, 0) != wanted:
+                return "pristine"
+    return "applied"
+
+
+def _record_change(release: Release, results: dict[str, bytes], target: Target) -> Change | None:
+    """RECORD with the rows of added files, so that ``pip uninstall`` removes them; None if it has them."""
+    located = target.located.get(release.distribution)
+    added = {path: data for path, data in results.items() if path not in release.files}
+    if not added or located is None or not located.dist_info:
+        return None
+    real = os.path.join(located.dist_info, "RECORD")
+    record = read_file(real)
+    if not isinstance(record, bytes):
+        return None  # installed without RECORD (a distribution's own package): nothing to keep in step
+    new = with_rows(record, added)
+    return Change(real, record, new) if new != record else None
+
+
+def apply_selection(registry: Registry, releases: Iterable[Release], fixes: Sequence[str], target: Target) -> None:
+    """Apply any fixes and all that they require to pristine trees, without a lock.
+
+    For proofs and locks only: what a user's target gets is always checked against a lock.
+
+    :raises MismatchError: if a tree is not the pinned one or an edit does not fit.
+    """
+    from fixpack.lock import read_base
+
+    chosen: list[Fix] = [registry.fixes[name] for name in closure(registry, tuple(fixes))]
+    changes: list[Change] = []
+    problems: list[Problem] = []
+    for release in releases:
+        paths = touched(release, chosen)
+        if not paths:
+            continue
+        base = read_base(release, paths, target.located[release.distribution].root)
+        for path, data in compose(base, release, chosen).items():
+            real = resolve(target, release.distribution, path)
+            problem = real if isinstance(real, Problem) else check_syntax(path, data)
+            if isinstance(real, Problem) or problem:
+                problems += [problem] if problem else []
+                continue
+            changes.append(Change(real, base[path], data))
+    if problems:
+        raise MismatchError(*problems)
+    commit(changes)

@@ -1,0 +1,197 @@
+"""Everything about a registry that can be checked without applying it."""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import tokenize
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from fixpack import lock, sources
+from fixpack.errors import FixpackError, Problem
+from fixpack.model import Anchor, Fix, Registry, Release, SourceFile
+from fixpack.scope import ScopeError, find_scope, line_at, locate
+
+
+class Report(NamedTuple):
+    """What lint found."""
+
+    problems: tuple[Problem, ...]
+    skipped: tuple[str, ...]  # releases whose source is not in the cache
+    counts: dict[str, int]
+
+
+def lint(registry: Registry) -> Report:
+    """Check payloads, unused anchors, proofs, locks, and each release whose source is in the cache."""
+    problems: list[Problem] = []
+    for fix in registry.fixes.values():
+        problems += _check_proof(registry, fix)
+        problems += _check_payloads(fix)
+    problems += _unused_anchors(registry)
+    skipped = []
+    trees: dict[str, str] = {}
+    for release in registry.releases.values():
+        if sources.have(release):
+            trees[release.ref] = sources.tree(release)
+            problems += _check_pins(release, trees[release.ref])
+        else:
+            skipped.append(release.ref)
+    problems += _check_locks(registry, trees)
+    anchors = sum(len(file.anchors) for release in registry.releases.values() for file in release.files.values())
+    counts = {
+        "fixes": len(registry.fixes),
+        "profiles": len(registry.profiles),
+        "releases": len(registry.releases),
+        "anchors": anchors,
+        "checked": len(trees),
+    }
+    return Report(tuple(problems), tuple(skipped), counts)
+
+
+def _check_proof(registry: Registry, fix: Fix) -> Iterator[Problem]:
+    path = os.path.join(registry.root, fix.proof.test)
+    if not os.path.isdir(os.path.join(registry.root, "tests")):
+        return  # an installed registry has no proofs
+    try:
+        with open(path, "rb") as file:
+            tree = ast.parse(file.read())
+    except (OSError, SyntaxError) as error:
+        yield Problem("proof_missing", f"the proof {fix.proof.test} cannot be read: {error}", fix.id, fix.where)
+        return
+    tests = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    for name in fix.proof.stock:
+        if name not in tests:
+            yield Problem("proof_missing", f"{fix.proof.test} has no test {name}", fix.id, fix.where)
+
+
+def _check_payloads(fix: Fix) -> Iterator[Problem]:
+    """A payload must survive being indented: no string over several lines, tokens that Python knows."""
+    for edits in (*fix.edits.values(), *fix.variants.values()):
+        for edit in edits:
+            path = f"patches/{fix.id}/{edit.code}"
+            if edit.op == "delete":
+                continue
+            try:
+                tokens = list(tokenize.generate_tokens(io.StringIO(edit.payload).readline))
+            except (tokenize.TokenError, SyntaxError) as error:
+                yield Problem("bad_payload", f"not Python: {error}", fix.id, path)
+                continue
+            if edit.op == "add-file":
+                continue
+            for token in tokens:
+                if token.type == tokenize.STRING and token.start[0] != token.end[0]:
+                    message = "a string over several lines would change when it is indented"
+                    yield Problem("bad_payload", message, fix.id, path, token.start[0])
+
+
+def _unused_anchors(registry: Registry) -> Iterator[Problem]:
+    for release in registry.releases.values():
+        used = {edit.anchor for fix in registry.fixes.values() for edit in fix.edits_for(release)}
+        for file in release.files.values():
+            for anchor in file.anchors.values():
+                if anchor.name not in used:
+                    where, _, line = anchor.where.rpartition(":")
+                    message = f"no fix uses the anchor {anchor.name!r} of {release.ref}"
+                    yield Problem("unused_anchor", message, file=where, line=int(line), hint="remove it")
+
+
+def _check_pins(release: Release, tree: str) -> Iterator[Problem]:
+    try:
+        base = lock.read_base(release, release.files, tree)
+    except FixpackError as error:
+        yield from error.problems
+        return
+    for path, file in release.files.items():
+        data = base[path]
+        assert data is not None
+        scopes = {anchor.within for anchor in file.anchors.values() if anchor.within}
+        if scopes:
+            yield from _check_scopes(release, file, data, scopes)
+        for anchor in file.anchors.values():
+            place = locate(data, file, anchor, "")
+            if isinstance(place, Problem):
+                yield place._replace(hint=f"the anchor is {anchor.where}")
+            else:
+                yield from _check_in_string(release, file, anchor, data, place.start)
+
+
+def _check_scopes(release: Release, file: SourceFile, data: bytes, scopes: set[str]) -> Iterator[Problem]:
+    """Hold the scanner's scopes against Python's parser: same first line, same last statement."""
+    tree = ast.parse(data)
+    for dotted in sorted(scopes):
+        try:
+            scope = find_scope(data, dotted)
+        except ScopeError:
+            continue  # locate reports it
+        node = _node(tree, dotted)
+        first = line_at(data, scope.start)
+        last = line_at(data, scope.end - 1)
+        if node is None or (node.lineno, node.end_lineno) != (first, last):
+            parsed = f"lines {node.lineno} to {node.end_lineno}" if node else "no such definition"
+            message = f"the scope {dotted} of {file.path} in {release.ref} is not what Python's parser sees"
+            found = f"lines {first} to {last}"
+            yield Problem("scope_differs", message, file=release.where, expected=parsed, found=found)
+
+
+Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _node(tree: ast.Module, dotted: str) -> Definition | None:
+    body: list[ast.stmt] = tree.body
+    node: Definition | None = None
+    for name in dotted.split("."):
+        found = [each for each in _definitions(body) if each.name == name]
+        if len(found) != 1:
+            return None
+        node = found[0]
+        body = node.body
+    return node
+
+
+def _definitions(body: list[ast.stmt]) -> Iterator[Definition]:
+    """Definitions of a body, those inside its ifs, trys and withs included."""
+    for statement in body:
+        if isinstance(statement, Definition):
+            yield statement
+        else:
+            for field in ("body", "orelse", "finalbody", "handlers"):
+                for child in getattr(statement, field, []):
+                    yield from _definitions(child.body if isinstance(child, ast.ExceptHandler) else [child])
+
+
+def _check_in_string(release: Release, file: SourceFile, anchor: Anchor, data: bytes, start: int) -> Iterator[Problem]:
+    """An anchor inside a string or comment would put code where none runs."""
+    if not anchor.text:
+        return
+    line = line_at(data, start)
+    for token in tokenize.tokenize(io.BytesIO(data).readline):
+        if token.start[0] > line:
+            return
+        if token.type == tokenize.STRING and token.start[0] < line <= token.end[0]:
+            message = f"the anchor {anchor.name!r} of {release.ref} lies inside a string in {file.path}"
+            yield Problem("bad_anchor", message, file=anchor.where.rpartition(":")[0], line=line)
+            return
+
+
+def _check_locks(registry: Registry, trees: dict[str, str]) -> Iterator[Problem]:
+    for profile in registry.profiles.values():
+        try:
+            locked = lock.read(registry.root, profile.name)
+        except FixpackError as error:
+            yield from error.problems
+            continue
+        found = lock.stale(registry.root, locked)
+        yield from found
+        refs = {distribution: f"{distribution}@{name}" for distribution, name in profile.releases.items()}
+        if found or not all(ref in trees or not registry.releases[ref].files for ref in refs.values()):
+            continue
+        try:
+            made = lock.make(registry, profile, {each: trees.get(ref, "") for each, ref in refs.items()})
+        except FixpackError as error:
+            yield from error.problems
+            continue
+        if made != locked:
+            path = f"profiles/{profile.name}{lock.SUFFIX}"
+            yield Problem("lock_stale", f"{path} is not what the registry gives", file=path, hint="run `fixpack lock`")

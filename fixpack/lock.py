@@ -1,0 +1,246 @@
+"""The generated lock of a profile: the hash of every registry byte it uses, and of every base and result.
+
+The lock is JSON so that a confirm run needs no YAML: it says which bytes each file must have, for
+every choice of opt-in fixes, and which registry files that was computed from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from fixpack.errors import MismatchError, Problem, RegistryError, UsageError
+from fixpack.model import Fix, Profile, Registry, Release
+from fixpack.text import did_you_mean, short
+
+SCHEMA = "fixpack.lock/1"
+SUFFIX = ".lock.json"
+
+#: results are listed for every subset of the opt-in fixes that touch a file
+MAX_OPT_IN_PER_FILE = 6
+
+Lock = dict[str, Any]
+
+
+def sha256(data: bytes) -> str:
+    """The hash as 64 hex digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def key_of(opt_in: Iterable[str]) -> str:
+    """How a lock names a set of opt-in fixes."""
+    return "+".join(sorted(opt_in))
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def find(root: str, name: str) -> Lock:
+    """The lock of a profile, by the profile's name or alias, without reading YAML.
+
+    :raises UsageError: if no lock has that name.
+    :raises RegistryError: if a lock cannot be read.
+    """
+    folder = os.path.join(root, "profiles")
+    known: list[str] = []
+    try:
+        files = sorted(each for each in os.listdir(folder) if each.endswith(SUFFIX))
+    except OSError as error:
+        hint = "copy the whole registry (fixes, anchors, patches, profiles) before this step"
+        message = f"the registry has no folder profiles/: {error.strerror}"
+        raise UsageError(Problem("registry_missing", message, file=folder, hint=hint)) from error
+    files.sort(key=lambda each: each != name + SUFFIX)  # the likely one first
+    for each in files:
+        lock = read(root, each[: -len(SUFFIX)])
+        names = (lock["profile"], *lock["aliases"])
+        if name in names:
+            return lock
+        known += names
+    if os.path.lexists(os.path.join(folder, name + ".yaml")):
+        raise RegistryError(_missing(name))
+    hint = did_you_mean(name, known) or f"known: {', '.join(sorted(known)) or 'none'}"
+    raise UsageError(Problem("unknown_profile", f"there is no profile {name!r}", hint=hint))
+
+
+def read(root: str, profile: str) -> Lock:
+    """A profile's lock.
+
+    :raises RegistryError: if it is missing or not a lock.
+    """
+    path = f"profiles/{profile}{SUFFIX}"
+    try:
+        with open(os.path.join(root, path), "rb") as file:
+            lock = json.loads(file.read())
+    except FileNotFoundError:
+        raise RegistryError(_missing(profile)) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise RegistryError(_broken(path, str(error))) from error
+    if not isinstance(lock, dict) or lock.get("schema") != SCHEMA or lock.get("profile") != profile:
+        raise RegistryError(_broken(path, f"it is not a {SCHEMA} of {profile}"))
+    return lock
+
+
+def _missing(profile: str) -> Problem:
+    path = f"profiles/{profile}{SUFFIX}"
+    return Problem("lock_missing", f"the profile {profile} has no lock", file=path, hint="run `fixpack lock`")
+
+
+def _broken(path: str, why: str) -> Problem:
+    return Problem("lock_invalid", f"the lock cannot be used: {why}", file=path, hint="run `fixpack lock`")
+
+
+def stale(root: str, lock: Lock) -> list[Problem]:
+    """Every registry file that is not what the lock was made from, payloads that it does not know included."""
+    path = f"profiles/{lock['profile']}{SUFFIX}"
+    hint = f"if the change is wanted, run `fixpack lock` and review {path}"
+    problems = []
+    known: dict[str, str] = lock["registry"]
+    for file, digest in known.items():
+        try:
+            with open(os.path.join(root, file), "rb") as opened:
+                found = sha256(opened.read())
+        except OSError as error:
+            message = f"the lock names {file}, which cannot be read: {error.strerror}"
+            problems.append(Problem("lock_stale", message, file=file, hint=hint))
+            continue
+        if found != digest:
+            message = f"{file} is not what the lock was made from"
+            problems.append(Problem("lock_stale", message, "", file, 0, short(digest), short(found), hint=hint))
+    for folder in {os.path.dirname(file) for file in known if file.startswith("patches/")}:
+        for name in os.listdir(os.path.join(root, folder)):
+            if f"{folder}/{name}" not in known:
+                message = f"{folder}/{name} is not in the lock"
+                problems.append(Problem("lock_stale", message, file=f"{folder}/{name}", hint=hint))
+    return problems
+
+
+# -- making -----------------------------------------------------------------------------------------------------------
+
+
+def make(registry: Registry, profile: Profile, trees: dict[str, str]) -> Lock:
+    """Compute a profile's lock from the pinned sources.
+
+    :param trees: distribution -> folder of its pinned source tree.
+    :raises MismatchError: if a source is not the pinned one, an anchor is not exactly once in it, two
+        edits overlap, or a result is not valid Python.
+    """
+    fixes = [registry.fixes[name] for name in (*profile.fixes, *profile.opt_in)]
+    releases = {}
+    for release in registry.profile_releases(profile):
+        releases[release.distribution] = {
+            "release": release.name,
+            "version": release.version,
+            "package": release.package,
+            "commit": release.commit,
+            "also_commits": list(release.also_commits),
+            "files": _files(profile, release, fixes, trees),
+        }
+    return {
+        "schema": SCHEMA,
+        "profile": profile.name,
+        "aliases": list(profile.aliases),
+        "hardware": profile.hardware,
+        "fixes": {
+            fix.id: {
+                "revision": fix.revision,
+                "title": fix.title,
+                "opt_in": fix.id in profile.opt_in,
+                "requires": list(fix.requires),
+            }
+            for fix in fixes
+        },
+        "releases": releases,
+        "registry": _registry_hashes(registry, profile, fixes),
+    }
+
+
+def _files(profile: Profile, release: Release, fixes: Sequence[Fix], trees: dict[str, str]) -> dict[str, Any]:
+    from fixpack.compose import check_syntax, compose, target_path, touched
+
+    paths = touched(release, fixes)
+    base = read_base(release, paths, trees.get(release.distribution, ""))
+    by_file: dict[str, list[Fix]] = {path: [] for path in paths}
+    for fix in fixes:
+        for path in dict.fromkeys(target_path(release, edit) for edit in fix.edits_for(release)):
+            by_file[path].append(fix)
+    files: dict[str, Any] = {}
+    checked: set[bytes] = set()
+    problems: list[Problem] = []
+    for path, users in sorted(by_file.items()):
+        opt_in = [fix.id for fix in users if fix.id in profile.opt_in]
+        if len(opt_in) > MAX_OPT_IN_PER_FILE:
+            message = f"{len(opt_in)} opt-in fixes touch {path}; at most {MAX_OPT_IN_PER_FILE} can be combined"
+            raise MismatchError(Problem("too_many_opt_in", message, file=path))
+        results: dict[str, str | None] = {}
+        for count in range(len(opt_in) + 1):
+            for chosen in itertools.combinations(opt_in, count):
+                selected = [fix for fix in users if fix.id not in opt_in or fix.id in chosen]
+                composed = compose(base, release, selected).get(path, base[path])
+                results[key_of(chosen)] = None if composed is None else sha256(composed)
+                if composed is not None and composed not in checked:
+                    checked.add(composed)
+                    problem = check_syntax(path, composed)
+                    problems += [problem] if problem else []
+        pinned = release.files.get(path)
+        files[path] = {
+            "base": pinned.sha256 if pinned else None,
+            "fixes": [fix.id for fix in users],
+            "results": results,
+        }
+    if problems:
+        raise MismatchError(*problems)
+    return files
+
+
+def read_base(release: Release, paths: Iterable[str], tree: str) -> dict[str, bytes | None]:
+    """The pinned bytes of files, from a source tree; None for files that fixes add.
+
+    :raises MismatchError: if a file is missing or is not the pinned one.
+    """
+    base: dict[str, bytes | None] = {}
+    problems = []
+    for path in paths:
+        pinned = release.files.get(path)
+        if pinned is None:
+            base[path] = None
+            if os.path.lexists(os.path.join(tree, path)):
+                message = f"{path} is to be added, but {release.ref} has it already"
+                problems.append(Problem("file_exists", message, file=path))
+            continue
+        try:
+            with open(os.path.join(tree, path), "rb") as file:
+                data = file.read()
+        except OSError as error:
+            message = f"{release.ref} pins {path}, which cannot be read: {error.strerror}"
+            problems.append(Problem("file_missing", message, file=path))
+            continue
+        if sha256(data) != pinned.sha256:
+            message = f"{path} of {release.ref} is not the pinned file"
+            problems.append(Problem("base_sha_unknown", message, "", path, 0, pinned.sha256, sha256(data)))
+        base[path] = data
+    if problems:
+        raise MismatchError(*problems)
+    return base
+
+
+def _registry_hashes(registry: Registry, profile: Profile, fixes: Sequence[Fix]) -> dict[str, str]:
+    files = {profile.where}
+    files.update(release.where for release in registry.profile_releases(profile))
+    for fix in fixes:
+        files.add(fix.where)
+        for edits in (*fix.edits.values(), *fix.variants.values()):
+            files.update(f"patches/{fix.id}/{edit.code}" for edit in edits if edit.code)
+    hashes = {}
+    for path in sorted(files):
+        with open(os.path.join(registry.root, path), "rb") as file:
+            hashes[path] = sha256(file.read())
+    return hashes
+
+
+def dump(lock: Lock) -> bytes:
+    """The bytes of a lock file."""
+    return (json.dumps(lock, indent=1, ensure_ascii=False) + "\n").encode()
