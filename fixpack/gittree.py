@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: Branches and tags, and the branches that a clone knows of its own origin.
 _REFS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*", "+refs/remotes/*:refs/remotes/*")
 _FETCH = ("fetch", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--force", "--progress")
+#: Git's environment variables that say how to reach a server; every other one stays outside.
+_KEPT = ("GIT_SSL_", "GIT_SSH", "GIT_HTTP_", "GIT_PROXY_", "GIT_EXEC_PATH", "GIT_PYTHON_", "GIT_TRACE")
 
 
 class Entry(NamedTuple):
@@ -62,26 +64,25 @@ def repository(gitdir: str, source: str = "") -> Iterator[git.Git]:
         runner = git.Git(gitdir if os.path.isdir(gitdir) else os.path.dirname(gitdir))
         runner.update_environment(
             GIT_DIR=gitdir,
-            GIT_COMMON_DIR=gitdir,
-            GIT_OBJECT_DIRECTORY=os.path.join(gitdir, "objects"),
-            GIT_ALTERNATE_OBJECT_DIRECTORIES="",
-            GIT_NAMESPACE="",
             GIT_NO_REPLACE_OBJECTS="1",
             GIT_CONFIG_GLOBAL=config.name,
             GIT_CONFIG_NOSYSTEM="1",
-            GIT_CONFIG_COUNT="0",
-            GIT_CONFIG_PARAMETERS="",
             GIT_CEILING_DIRECTORIES=os.path.dirname(gitdir),
             GIT_TERMINAL_PROMPT="0",
             GIT_ASKPASS="true",  # answers nothing: a password prompt must not hang a build
             GIT_SSH_COMMAND=os.environ.get("GIT_SSH_COMMAND") or "ssh -o BatchMode=yes",
+            GIT_ALLOW_PROTOCOL="file:git:http:https:ssh",
         )
+        # GitPython hands on the whole environment, and no value of GIT_WORK_TREE means "unset".
+        outside = [name for name in os.environ if name.startswith("GIT_") and not name.startswith(_KEPT)]
+        taken = {name: os.environ.pop(name) for name in outside}
         try:
             yield runner
         except git.GitCommandNotFound as error:
             message = "git is not installed, and this source is a git repository"
             raise SourceError(Problem("git_missing", message, hint="install git, and run this again")) from error
         finally:
+            os.environ.update(taken)
             runner.clear_cache()
 
 
@@ -163,7 +164,6 @@ def _fetch(runner: git.Git, origin: str, options: list[str], refs: list[str]) ->
                     advance(float(cur_count or 0), float(max_count or 0))
 
         progress = Progress()
-        runner.update_environment(GIT_PROTOCOL_FROM_USER="1", GIT_ALLOW_PROTOCOL="file:git:http:https:ssh")
         settings = ["-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "protocol.version=2"]
         command = [runner.GIT_PYTHON_GIT_EXECUTABLE or "git", *settings, *_FETCH, *options, "--", origin, *refs]
         process = runner.execute(command, as_process=True, universal_newlines=True)

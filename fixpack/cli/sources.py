@@ -88,8 +88,9 @@ class Row(NamedTuple):
     """A line of the list."""
 
     release: str
-    state: str  # "cached", "absent" or "unreadable"
-    pin: str
+    state: str  # "cached", "absent", "unreadable", or "unpinned": a tree that no release names any more
+    commit: str  # what the tree was made of or, where there is none, what the release pins
+    sdist_sha256: str
     path: str
 
 
@@ -100,16 +101,22 @@ def _rows(loaded: Registry) -> list[Row]:
         path = cache.tree_dir(release)
         record = cache.read_record(path) if sources.have(release) else None
         state = "cached" if record else "unreadable" if os.path.isdir(path) else "absent"
+        commit, sha256 = release.commit, release.sdist.sha256 if release.sdist else ""
         if record:
-            pin = f"sdist {short(record.sdist_sha256)}" if record.kind == "sdist" else f"commit {record.commit[:12]}"
-        else:
-            pin = f"sdist {short(release.sdist.sha256)}" if release.sdist else f"commit {release.commit[:12]}"
-        rows.append(Row(release.ref, state, pin, path if record else ""))
+            commit, sha256 = record.commit, record.sdist_sha256
+        rows.append(Row(release.ref, state, commit, sha256, path if record else ""))
     folder = os.path.join(cache.cache_dir(), "trees")
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         if name not in loaded.releases:
-            rows.append(Row(name, "unpinned", "", os.path.join(folder, name)))
+            rows.append(Row(name, "unpinned", "", "", os.path.join(folder, name)))
     return rows
+
+
+def _pin(row: Row) -> str:
+    """What a row's tree is pinned by, in a few characters."""
+    if row.sdist_sha256:
+        return f"sdist {short(row.sdist_sha256)}"
+    return f"commit {short(row.commit)}" if row.commit else ""
 
 
 def _list(loaded: Registry, as_json: bool) -> int:
@@ -125,9 +132,10 @@ def _list(loaded: Registry, as_json: bool) -> int:
         print()
         return 0
     print(f"cache: {cache.cache_dir()}")
-    widths = [max(len(row[column]) for row in rows) if rows else 0 for column in range(3)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)).rstrip())
+    lines = [(row.release, row.state, _pin(row), row.path) for row in rows]
+    widths = [max(len(line[column]) for line in lines) if lines else 0 for column in range(3)]
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, [*widths, 0], strict=True)).rstrip())
     absent = [loaded.releases[row.release] for row in rows if row.state != "cached" and row.release in loaded.releases]
     for release in absent:
         print(f"to get it: {sources.fetch_command(release)}")
