@@ -102,7 +102,8 @@ def missing(gitdir: str, commit: str) -> bool:
         return True
     with repository(gitdir) as runner:
         try:
-            _git(runner, "cat-file", "-e", f"{commit}^{{commit}}")
+            if not _has(runner, commit):
+                return True
             listing = _git(runner, "rev-list", "--objects", "--no-object-names", "--missing=print", "--no-walk", commit)
         except git.GitCommandError:
             return True
@@ -124,11 +125,15 @@ def fetch(gitdir: str, release: Release, origin: str) -> str:
             _git(runner, "init", "--quiet", "--bare", "--template=", gitdir)
         causes = []
         # Everything first: later commands need history.  It fails on a partial clone, and brings
-        # nothing from a shallow one.  Then the commit with its history, then the commit alone.
+        # nothing from a shallow one.  Then the commit with its history, then the commit alone.  Git
+        # asks for nothing below a commit that it has: what a partial clone lacked takes a refetch.
         attempts: list[tuple[str, ...]] = [_REFS]
         attempts += [(commit,) for commit in wanted]
         attempts += [("--depth=1", commit) for commit in wanted]
+        attempts += [("--refetch", *_REFS)]
         for attempt in attempts:
+            if attempt[0] == "--refetch" and not any(_has(runner, commit) for commit in wanted):
+                continue
             options = [word for word in attempt if word.startswith("--")]
             try:
                 _fetch(runner, origin, options, [word for word in attempt if not word.startswith("--")])
@@ -147,6 +152,17 @@ def fetch(gitdir: str, release: Release, origin: str) -> str:
                 if not missing(gitdir, commit):
                     return commit
         raise _lacks(runner, release, origin, causes)
+
+
+def _has(runner: git.Git, commit: str) -> bool:
+    """Whether the commit object is there, whatever of its tree is."""
+    import git
+
+    try:
+        _git(runner, "cat-file", "-e", f"{commit}^{{commit}}")
+    except git.GitCommandError:
+        return False
+    return True
 
 
 def _fetch(runner: git.Git, origin: str, options: list[str], refs: list[str]) -> None:
