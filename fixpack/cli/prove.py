@@ -21,6 +21,7 @@ HELP = "run the regression tests of fixes on stock and on fixed upstream code"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument("fixes", nargs="*", metavar="FIX", help="only these fixes (default: all of the profile)")
+    parser.add_argument("--registry", metavar="DIR", help="use this registry, and the harness beside it")
     parser.add_argument("--profile", metavar="P", help="the profile (default: each that is not experimental)")
     parser.add_argument("--release", metavar="DIST@REL", default="", help="the profiles that pin this release")
     parser.add_argument("--json", metavar="FILE", help="write the full record there; - is standard output")
