@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import requests
 
 _CHUNK = 1 << 18
+_BLOCK = 1 << 14  # of a download: what a broken connection loses at most
 #: Connections that break are taken up again this often in one run, then the run ends and keeps its part.
 _TRIES = 3
 
@@ -95,7 +96,7 @@ def _download(web: requests.Session, release: Release, offer: Offer, part: str, 
             verify = pkgindex.trust(web, offer.url, config)
             try:
                 with web.get(offer.url, headers=headers, stream=True, timeout=config.timeout, verify=verify) as reply:
-                    if reply.status_code == 416:  # already whole, or longer than the file is
+                    if reply.status_code == 416 and have:  # already whole, or longer than the file is
                         return True
                     reply.raise_for_status()
                     goes_on = reply.headers.get("Content-Range", "").startswith(f"bytes {have}-")
@@ -103,7 +104,7 @@ def _download(web: requests.Session, release: Release, offer: Offer, part: str, 
                         have = began = 0
                     total = have + int(reply.headers.get("Content-Length") or 0)
                     with open(part, "ab" if have else "wb") as file:
-                        for block in reply.iter_content(_CHUNK):
+                        for block in reply.iter_content(_BLOCK):
                             file.write(block)
                             have += len(block)
                             if advance:
@@ -118,7 +119,7 @@ def _download(web: requests.Session, release: Release, offer: Offer, part: str, 
     raise SourceError(
         Problem(
             "download_broken",
-            f"the download of {release.ref} broke off; {kept} bytes are kept for the next run",
+            f"the download of {release.ref} broke off; {f'{kept} bytes are' if kept else 'nothing is'} kept for the next run",
             file=release.where,
             found=cause,
             hint=f"fixpack sources fetch {release.ref}",

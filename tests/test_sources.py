@@ -395,9 +395,8 @@ def registry_root(tmp_path: Path, upstream: Path) -> Path:
 def sources_verb(root: Path, *words: str) -> int:
     """Run the verb as main() would."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--registry", default=str(root))
     cli.configure(parser)
-    return cli.run(parser.parse_args(words))
+    return cli.run(parser.parse_args([*words, "--registry", str(root)]))
 
 
 def test_commands(registry_root: Path, upstream: Path, own_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

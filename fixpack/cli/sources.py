@@ -40,11 +40,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     path.add_argument("name", metavar="NAME@RELEASE")
     verify = verbs.add_parser("verify", help="hash every file in the cache again")
     verify.add_argument("names", nargs="*", metavar="NAME@RELEASE", help="all that the cache has, if none is named")
+    for verb in (fetch, listing, path, verify):
+        verb.allow_abbrev = False
+        verb.add_argument("--registry", metavar="DIR", help="use this registry (default: the one beside the engine)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run one sub-verb; out: the exit code.  Raises: FixpackError."""
-    loaded = registry.load(getattr(args, "registry", None) or registry.default_root())
+    loaded = registry.load(args.registry or registry.default_root())
     if args.action == "fetch":
         return _fetch(_releases(loaded, args.names), args.origin)
     if args.action == "list":
