@@ -1,72 +1,299 @@
-"""Write computed results: a temporary file beside each target, fsync, rename; on failure put all back."""
+"""Write computed results as one transaction: after any crash, the next run makes it all new or all old.
+
+Before the first change, every new file lies beside its target as a temporary file, every old one has a
+second name (a hard link, so that putting it back keeps inode, mode and owner), all of it is synced, and
+a journal in the target's folder says so.  Then come the renames.  ``recover`` finishes a journal that a
+killed run left behind: forward if every new file is still there, else backward.
+"""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import hashlib
+import json
 import os
 import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from fixpack.bytecode import pyc_files
 from fixpack.errors import FixpackError, Problem
+from fixpack.journal import JOURNAL
 
-TEMP_PREFIX = ".fixpack-"
+PREFIX = ".fixpack-"
+SCHEMA = "fixpack.journal/1"
 
 
 class Change(NamedTuple):
-    """One file to write."""
+    """One file to write, add or remove."""
 
     path: str  # resolved
     old: bytes | None  # what was read; None if the file is to be added
-    new: bytes
+    new: bytes | None  # None if the file is to be removed
 
 
 class WriteError(FixpackError):
     """A file could not be written; everything was put back (exit code 1)."""
 
 
-def commit(changes: list[Change]) -> None:
-    """Make all changes or none.
+class _Step(NamedTuple):
+    """A change as the journal knows it."""
+
+    path: str
+    old: str  # sha256, "" if the file was not there
+    new: str  # sha256, "" if the file is to be removed
+
+    @property
+    def temp(self) -> str:
+        return _beside(self.path, "new-")
+
+    @property
+    def backup(self) -> str:
+        return _beside(self.path, "old-")
+
+
+def _beside(path: str, kind: str) -> str:
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f"{PREFIX}{kind}{name}")
+
+
+@contextmanager
+def locked(root: str) -> Iterator[None]:
+    """Hold the target's folder against other writers.
+
+    The lock is the kernel's, on the folder itself: it needs no file, works on a folder that cannot be
+    written, and dies with its process.
+    """
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"waiting for another run on {root}", file=sys.stderr)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def commit(changes: list[Change], root: str) -> None:
+    """Make all changes or none.  The caller holds ``locked(root)``.
 
     Modes and owners are kept, hard-linked copies stay untouched (every write makes a new inode), and
     no compiled form of a changed file is left.  Each file is read back and compared.
 
-    :raises WriteError: if anything failed; what had been written is the old bytes again.
+    :param root: the folder that the journal goes to.
+    :raises WriteError: if anything failed; then the old files are back, inode and all.
     """
-    done: list[Change] = []
-    folders: list[str] = []
+    steps = [_Step(change.path, _digest(change.old), _digest(change.new)) for change in changes]
+    folders = sorted({os.path.dirname(step.path) for step in steps})
+    made: list[str] = []
     try:
-        for change in changes:
-            _make_folder(os.path.dirname(change.path), folders)
-            if change.old is not None and _read(change.path) != change.old:
-                raise OSError(0, "it changed while the fixes were being computed", change.path)
-            if change.old is None and os.path.lexists(change.path):
-                raise OSError(0, "it appeared while the fixes were being computed", change.path)
-            done.append(change)
-            _replace(change.path, change.new)
-            _drop_bytecode(change.path)
-        for change in changes:
-            if _read(change.path) != change.new:
-                raise OSError(0, "read back other bytes than were written", change.path)
+        for folder in folders:
+            _make_folder(folder, made)
+            _remove_leftovers(folder)
+        for change, step in zip(changes, steps, strict=True):
+            _stage(change, step)
+        for folder in _parents(folders, made):
+            _sync_folder(folder)
+        _write_journal(root, steps, made)
+        for step in steps:
+            _switch(step)
+        _finish(root, steps, folders)
     except BaseException as error:
-        problems = _restore(done, folders)
+        problems = _undo(root, steps, made)
         if not isinstance(error, OSError):
             raise
         reason = error.strerror or str(error)
-        where = error.filename or (done[-1].path if done else "")
-        hint = "nothing was changed; " if not problems else ""
-        first = Problem("write_failed", f"cannot write: {reason}", file=str(where), hint=hint + _advice(error))
+        hint = ("" if problems else "nothing was changed; ") + _advice(error)
+        first = Problem("write_failed", f"cannot write: {reason}", file=str(error.filename or root), hint=hint)
         raise WriteError(first, *problems) from error
 
 
-def _advice(error: OSError) -> str:
-    if isinstance(error, PermissionError) or error.errno == 30:  # EROFS
-        return "run as the owner of the files, on a writable file system (in an image build: before USER)"
-    return "free space or repair the file system, then run the same command again"
+def recover(root: str) -> str:
+    """Finish what a killed run left behind.  The caller holds ``locked(root)``.
+
+    :returns: what was done, "" if there was no journal.
+    :raises WriteError: if the files are in no state that the journal knows; nothing is changed then.
+    """
+    journal = os.path.join(root, JOURNAL)
+    try:
+        with open(journal, "rb") as file:
+            data = json.loads(file.read())
+        if data["schema"] != SCHEMA:
+            raise ValueError(f"its schema is {data['schema']!r}")
+        steps = [_Step(os.path.normpath(os.path.join(root, path)), old, new) for path, old, new in data["steps"]]
+        made = [os.path.normpath(os.path.join(root, path)) for path in data["made"]]
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        hint = "look at it; remove it if it is not Fixpack's, or rebuild from a stock image"
+        raise WriteError(
+            Problem("journal_invalid", f"cannot use the journal: {error}", file=journal, hint=hint)
+        ) from error
+    try:
+        return _recover(root, steps, made)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        problem = Problem(
+            "write_failed", f"cannot finish an interrupted run: {reason}", file=str(error.filename or root)
+        )
+        raise WriteError(problem._replace(hint=_advice(error))) from error
 
 
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
+def _recover(root: str, steps: list[_Step], made: list[str]) -> str:
+    now = {step.path: _digest(_read(step.path)) for step in steps}
+    strange = [step for step in steps if now[step.path] not in (step.old, step.new)]
+    if strange:
+        hint = (
+            f"put the old file back from {PREFIX}old-* beside it, or rebuild from a stock image; then remove {JOURNAL}"
+        )
+        raise WriteError(
+            *(
+                Problem(
+                    "journal_conflict",
+                    "an interrupted run left it, and it was changed since",
+                    file=step.path,
+                    hint=hint,
+                )
+                for step in strange
+            )
+        )
+    folders = sorted({os.path.dirname(step.path) for step in steps})
+    pending = [step for step in steps if now[step.path] != step.new]
+    if all(step.new == "" or _digest(_read(step.temp)) == step.new for step in pending):
+        for step in pending:
+            _switch(step)
+        _finish(root, steps, folders)
+        return f"finished an interrupted run: {len(pending)} of {len(steps)} files were still to be written"
+    problems = _undo(root, steps, made)
+    if problems:
+        raise WriteError(*problems)
+    return f"undid an interrupted run: {len(steps)} files are as they were before it"
+
+
+# -- steps ------------------------------------------------------------------------------------------------------------
+
+
+def _stage(change: Change, step: _Step) -> None:
+    """Put the new bytes and a second name for the old file beside the target."""
+    if _read(change.path) != change.old:
+        raise OSError(errno.EBUSY, "it changed while the fixes were being computed", change.path)
+    before = os.stat(change.path, follow_symlinks=False) if change.old is not None else None
+    if change.new is not None:
+        _write(step.temp, change.new, before)
+    if change.old is not None and before is not None:
+        try:
+            os.link(change.path, step.backup, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV):
+                raise
+            _write(step.backup, change.old, before)  # a file system without hard links
+            os.utime(step.backup, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def _switch(step: _Step) -> None:
+    """Old to new: the moment that counts."""
+    if step.new:
+        os.replace(step.temp, step.path)
+    else:
+        os.unlink(step.path)
+    _drop_bytecode(step.path)
+
+
+def _finish(root: str, steps: list[_Step], folders: list[str]) -> None:
+    """Check what was written, drop the second names, and only then the journal."""
+    for step in steps:
+        if _digest(_read(step.path)) != step.new:
+            raise OSError(errno.EIO, "read back other bytes than were written", step.path)
+    for step in steps:
+        _unlink(step.backup)
+    for folder in folders:
+        _sync_folder(folder)
+    _unlink(os.path.join(root, JOURNAL))
+
+
+def _undo(root: str, steps: list[_Step], made: list[str]) -> list[Problem]:
+    """New to old, as far as anything was switched; the journal goes last and only if all went well."""
+    problems = []
+    for step in reversed(steps):
+        try:
+            if os.path.lexists(step.backup):
+                os.replace(step.backup, step.path)
+                _unlink(step.backup)  # a rename between two names of one inode does nothing
+                _drop_bytecode(step.path)
+            elif not step.old and step.new and _digest(_read(step.path)) == step.new:
+                os.unlink(step.path)
+                _drop_bytecode(step.path)
+            _unlink(step.temp)
+        except OSError as error:
+            hint = "run the same command again when the cause is gone; it starts by putting this right"
+            message = f"could not be put back: {error.strerror}"
+            problems.append(Problem("restore_failed", message, file=step.path, hint=hint))
+    if not problems:
+        try:
+            for folder in reversed(made):
+                _remove_folder(folder)
+            for folder in {os.path.dirname(step.path) for step in steps}:
+                if os.path.isdir(folder):
+                    _sync_folder(folder)
+            _unlink(os.path.join(root, JOURNAL))
+        except OSError as error:
+            problems.append(
+                Problem("restore_failed", f"could not be cleaned up: {error.strerror}", file=str(error.filename))
+            )
+    return problems
+
+
+def _write_journal(root: str, steps: list[_Step], made: list[str]) -> None:
+    body = {
+        "schema": SCHEMA,
+        "steps": [[os.path.relpath(step.path, root), step.old, step.new] for step in steps],
+        "made": [os.path.relpath(folder, root) for folder in made],
+    }
+    temp = os.path.join(root, f"{PREFIX}new-journal")
+    _unlink(temp)
+    _write(temp, json.dumps(body).encode(), None)
+    os.replace(temp, os.path.join(root, JOURNAL))
+    _sync_folder(root)
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def _digest(data: bytes | None) -> str:
+    return "" if data is None else hashlib.sha256(data).hexdigest()
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def _write(path: str, data: bytes, like: os.stat_result | None) -> None:
+    """A new, synced file, with the mode and owner of ``like`` or the folder's owner and 0644."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        _own(descriptor, like or os.stat(os.path.dirname(path)))
+        os.fchmod(descriptor, stat.S_IMODE(like.st_mode) if like else 0o644)
+        epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+        if epoch.isdigit():
+            os.utime(path, (int(epoch), int(epoch)))
+        os.fsync(descriptor)
+
+
+def _own(descriptor: int, like: os.stat_result) -> None:
+    now = os.fstat(descriptor)
+    if (now.st_uid, now.st_gid) != (like.st_uid, like.st_gid):
+        os.fchown(descriptor, like.st_uid, like.st_gid)
 
 
 def _make_folder(folder: str, made: list[str]) -> None:
@@ -75,75 +302,60 @@ def _make_folder(folder: str, made: list[str]) -> None:
         missing.append(folder)
         folder = os.path.dirname(folder)
     for each in reversed(missing):
-        like = os.stat(os.path.dirname(each))
         os.mkdir(each, 0o755)
         made.append(each)
-        _own(each, like)
+        like = os.stat(os.path.dirname(each))
+        descriptor = os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _own(descriptor, like)
+            os.fchmod(descriptor, 0o755)
+        finally:
+            os.close(descriptor)
 
 
-def _replace(path: str, data: bytes) -> None:
-    """New bytes under a path, by rename, with the mode and owner of what was there."""
-    folder, name = os.path.split(path)
-    try:
-        before: os.stat_result | None = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
-        before = None
-    temp = os.path.join(folder, f"{TEMP_PREFIX}{name}.{os.getpid()}.tmp")
-    descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            _own(temp, before or os.stat(folder))
-            os.chmod(temp, stat.S_IMODE(before.st_mode) if before else 0o644)
-            epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-            if epoch.isdigit():
-                os.utime(temp, (int(epoch), int(epoch)))
-            os.fsync(file.fileno())
-        os.replace(temp, path)
-    except BaseException:
-        if os.path.lexists(temp):
-            os.unlink(temp)
-        raise
-    _sync_folder(folder)
+def _remove_folder(folder: str) -> None:
+    cache = os.path.join(folder, "__pycache__")
+    for each in (cache, folder):
+        if os.path.isdir(each):
+            os.rmdir(each)
 
 
-def _own(path: str, like: os.stat_result) -> None:
-    now = os.stat(path, follow_symlinks=False)
-    if (now.st_uid, now.st_gid) != (like.st_uid, like.st_gid):
-        os.chown(path, like.st_uid, like.st_gid, follow_symlinks=False)
+def _remove_leftovers(folder: str) -> None:
+    """What a run that was killed before its journal left behind."""
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.name.startswith((f"{PREFIX}new-", f"{PREFIX}old-"))]
+    for name in names:
+        os.unlink(os.path.join(folder, name))
+
+
+def _parents(folders: list[str], made: list[str]) -> list[str]:
+    return sorted({*folders, *(os.path.dirname(folder) for folder in made)})
 
 
 def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return  # wanted gone, is gone
+
+
 def _drop_bytecode(path: str) -> None:
     if path.endswith(".py"):
         for pyc in pyc_files(path):
-            os.unlink(pyc)
+            _unlink(pyc)
 
 
-def _restore(done: list[Change], folders: list[str]) -> list[Problem]:
-    """Put back the old bytes of every change that may have been made."""
-    problems = []
-    for change in reversed(done):
-        try:
-            if change.old is None:
-                if os.path.lexists(change.path):
-                    os.unlink(change.path)
-            elif _read(change.path) != change.old:
-                _replace(change.path, change.old)
-        except OSError as error:
-            message = f"could not be put back: {error.strerror}"
-            problems.append(Problem("restore_failed", message, file=change.path, hint="rebuild from a stock image"))
-    for folder in reversed(folders):
-        try:
-            os.rmdir(folder)
-        except OSError as error:
-            problems.append(Problem("restore_failed", f"cannot remove it: {error.strerror}", file=folder))
-    return problems
+def _advice(error: OSError) -> str:
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "run as the owner of the files, on a writable file system (in an image build: before USER)"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "free space, then run the same command again"
+    return "run the same command again; if it fails again, look at the file system"

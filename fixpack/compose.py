@@ -14,7 +14,7 @@ from typing import NamedTuple
 from fixpack.errors import MismatchError, Problem
 from fixpack.model import Edit, Fix, Release
 from fixpack.payload import MARKER, render
-from fixpack.scope import Place, line_at, locate
+from fixpack.scope import Place, ScopeError, find_scope, line_at, locate
 
 
 class Splice(NamedTuple):
@@ -129,16 +129,48 @@ def _join(data: bytes, splices: list[Splice]) -> bytes:
     return b"".join(parts)
 
 
-def check_syntax(path: str, data: bytes) -> Problem | None:
-    """Compile a result.  None if Python accepts it, else the problem."""
+def scopes(release: Release, fixes: Iterable[Fix], path: str) -> tuple[str, ...]:
+    """The scopes of a file that the fixes edit; "" among them stands for the whole file."""
+    found: dict[str, None] = {}
+    for fix in fixes:
+        for edit in fix.edits_for(release):
+            if target_path(release, edit) == path:
+                place = release.find(edit.anchor) if edit.anchor else None
+                found[place[1].within if place else ""] = None
+    return tuple(found)
+
+
+def check_syntax(path: str, data: bytes, edited: Sequence[str] = ("",)) -> Problem | None:
+    """Compile a result.  None if Python accepts it, else the problem.
+
+    :param edited: the scopes that were edited.  What is outside of them is the pinned base, and the
+        result's hash is the lock's, whose making compiled the whole file; so the running Python need
+        only accept the edited scopes.  "" compiles the whole file.
+    """
+    if "" not in edited and all(_compiles(path, data, dotted) for dotted in edited):
+        return None
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # upstream's own invalid escapes and the like are not ours to report
-            compile(data, path, "exec", dont_inherit=True)
+        _compile(data, path)
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", 0) or 0
         return Problem("syntax_error", f"the result is not valid Python: {error}", file=path, line=line)
     return None
+
+
+def _compiles(path: str, data: bytes, dotted: str) -> bool:
+    """Whether a scope, taken alone, is valid Python."""
+    try:
+        scope = find_scope(data, dotted)
+        _compile((b"if 1:\n" if scope.indent else b"") + data[scope.start : scope.end], path)
+    except (ScopeError, SyntaxError, ValueError):
+        return False  # perhaps only out of its context: the whole file decides
+    return True
+
+
+def _compile(data: bytes, path: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # upstream's own invalid escapes and the like are not ours to report
+        compile(data, path, "exec", dont_inherit=True)
 
 
 class Stripped(NamedTuple):

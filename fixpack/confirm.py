@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from fixpack.bytecode import unchecked
 from fixpack.errors import Problem, UsageError
+from fixpack.journal import JOURNAL
 from fixpack.lock import Lock, key_of, sha256
 from fixpack.outcome import FileState, FixState, Outcome, Place
 from fixpack.record import row
@@ -66,6 +67,8 @@ def expected(lock: Lock, chosen: Sequence[str]) -> dict[tuple[str, str], dict[st
 def confirm(lock: Lock, selection: Selection, target: Target) -> Outcome | None:
     """The outcome "confirmed" if every byte is as the lock says, else None."""
     chosen = (*selection.default, *selection.opt_in)
+    if any(os.path.lexists(os.path.join(located.root, JOURNAL)) for located in target.located.values()):
+        return None  # an interrupted run is to be finished first
     files = []
     for (distribution, path), entry in expected(lock, chosen).items():
         located = target.located.get(distribution)

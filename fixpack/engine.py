@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
 from fixpack.bytecode import unchecked
-from fixpack.commit import Change, commit
-from fixpack.compose import Stripped, check_syntax, compose, strip, target_path, touched
-from fixpack.confirm import Selection, confirm, expected, fix_states, places
-from fixpack.crosscheck import closure
+from fixpack.commit import Change, commit, locked, recover
+from fixpack.compose import Stripped, check_syntax, compose, scopes, strip, target_path, touched
+from fixpack.confirm import Selection, expected, fix_states, places
 from fixpack.diagnose import explain_foreign, missing_distribution
-from fixpack.errors import MismatchError, Problem, RegistryError
-from fixpack.lock import Lock, sha256, stale
+from fixpack.errors import MismatchError, Problem
+from fixpack.index import restore
+from fixpack.journal import JOURNAL
+from fixpack.lock import Lock, sha256
 from fixpack.model import Fix, Registry, Release
 from fixpack.outcome import FileState, Outcome
 from fixpack.payload import render
 from fixpack.record import with_rows
-from fixpack.registry import load
 from fixpack.target import Target, read_file, resolve
 
 
@@ -46,30 +47,45 @@ def apply(root: str, lock: Lock, selection: Selection, target: Target, *, write:
     :param root: the registry's folder.
     :param write: False computes and checks everything and writes nothing.
     :returns: the outcome: applied, confirmed, or would-apply.
-    :raises RegistryError: if the registry is invalid or not what the lock was made from.
+    :param lock: a lock for which ``lock.stale`` found nothing.
     :raises MismatchError: if the target is not what the fixes were proven on; nothing was written.
     :raises WriteError: if a file could not be written; all was put back.
     """
-    problems = stale(root, lock)
-    if problems:
-        raise RegistryError(*problems)
-    confirmed = confirm(lock, selection, target)
-    if confirmed:
-        return confirmed
-    registry = load(root)
-    plan = make_plan(registry, lock, selection, target)
+    notes: list[str] = []
+    with ExitStack() as locks:
+        roots = sorted({located.root for located in target.located.values()})
+        if write or any(os.path.lexists(os.path.join(each, JOURNAL)) for each in roots):
+            for each in roots:
+                locks.enter_context(locked(each))
+            notes = [note for each in roots if (note := recover(each))]
+        plan = _plan(root, lock, selection, target)
+        if plan.changes and write:
+            commit(plan.changes, roots[0])
     chosen = (*selection.default, *selection.opt_in)
     action = "confirmed"
     if plan.changes:
         action = "applied" if write else "would-apply"
-    if plan.changes and write:
-        commit(plan.changes)
     states = dict(plan.states)
     if action == "applied":
         states = {fix: "written" if state == "pristine" else state for fix, state in states.items()}
     return Outcome(
-        action, lock["profile"], fix_states(lock, chosen, states, plan.unasked), plan.files, places(lock, target)
+        action,
+        lock["profile"],
+        fix_states(lock, chosen, states, plan.unasked),
+        plan.files,
+        places(lock, target),
+        notes=tuple(notes),
     )
+
+
+def _plan(root: str, lock: Lock, selection: Selection, target: Target) -> Plan:
+    """The plan, from the lock's index; where that fails, once more with the whole registry, which can explain."""
+    try:
+        return make_plan(restore(root, lock), lock, selection, target)
+    except MismatchError:
+        from fixpack.registry import load
+
+        return make_plan(load(root), lock, selection, target)
 
 
 def make_plan(registry: Registry, lock: Lock, selection: Selection, target: Target) -> Plan:
@@ -101,7 +117,8 @@ def make_plan(registry: Registry, lock: Lock, selection: Selection, target: Targ
                 problems.append(Problem("result_sha_differs", message, "", path, 0, *pair, hint="run `fixpack lock`"))
             now = seen[release.distribution, path]
             changed = now.data != data
-            problem = check_syntax(path, data) if changed else None
+            edited = scopes(release, [registry.fixes[name] for name in (*chosen, *unasked)], path)
+            problem = check_syntax(path, data, edited) if changed else None
             problems += [problem] if problem else []
             if changed:
                 changes.append(Change(now.real, now.data, data))
@@ -251,6 +268,7 @@ def apply_selection(registry: Registry, releases: Iterable[Release], fixes: Sequ
 
     :raises MismatchError: if a tree is not the pinned one or an edit does not fit.
     """
+    from fixpack.crosscheck import closure
     from fixpack.lock import read_base
 
     chosen: list[Fix] = [registry.fixes[name] for name in closure(registry, tuple(fixes))]
@@ -270,4 +288,4 @@ def apply_selection(registry: Registry, releases: Iterable[Release], fixes: Sequ
             changes.append(Change(real, base[path], data))
     if problems:
         raise MismatchError(*problems)
-    commit(changes)
+    commit(changes, target.located[next(iter(target.located))].root)

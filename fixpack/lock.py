@@ -128,6 +128,8 @@ def make(registry: Registry, profile: Profile, trees: dict[str, str]) -> Lock:
     :raises MismatchError: if a source is not the pinned one, an anchor is not exactly once in it, two
         edits overlap, or a result is not valid Python.
     """
+    from fixpack import index
+
     fixes = [registry.fixes[name] for name in (*profile.fixes, *profile.opt_in)]
     releases = {}
     for release in registry.profile_releases(profile):
@@ -154,6 +156,7 @@ def make(registry: Registry, profile: Profile, trees: dict[str, str]) -> Lock:
             for fix in fixes
         },
         "releases": releases,
+        "index": index.make(registry, profile),
         "registry": _registry_hashes(registry, profile, fixes),
     }
 

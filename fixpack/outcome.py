@@ -61,6 +61,7 @@ class Outcome(NamedTuple):
     files: tuple[FileState, ...]
     places: tuple[Place, ...]
     problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -70,7 +71,7 @@ class Outcome(NamedTuple):
 
 def as_text(outcome: Outcome) -> str:
     """The report for people."""
-    lines = []
+    lines = [f"note: {note}" for note in outcome.notes]
     for place in outcome.places:
         version = f" {place.version}" if place.version else ""
         commit = f" (commit {place.commit[:12]})" if place.commit else ""
@@ -104,6 +105,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "fixes": [fix._asdict() for fix in outcome.fixes],
         "files": [file._asdict() for file in outcome.files],
         "problems": problems_json(outcome.problems),
+        "notes": list(outcome.notes),
     }
 
 

@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Apply, check, dry-run or list; returns the exit code."""
-    from fixpack.errors import Problem, UsageError
+    from fixpack.errors import Problem, RegistryError, UsageError
 
     root = args.registry or _default_root()
     if args.list:
@@ -54,7 +54,9 @@ def run(args: argparse.Namespace) -> int:
     names = [(distribution, release["package"]) for distribution, release in locked["releases"].items()]
     target = _target(args, names)
     stale = lock.stale(root, locked)
-    outcome = None if stale else confirm.confirm(locked, selection, target)
+    if stale:
+        raise RegistryError(*stale)
+    outcome = confirm.confirm(locked, selection, target)
     if outcome is None:
         from fixpack.engine import apply
 
