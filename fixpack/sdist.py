@@ -115,11 +115,12 @@ def _download(web: requests.Session, release: Release, offer: Offer, part: str, 
                 break
             except requests.RequestException as error:
                 cause = hide(str(error))
-    kept = os.path.getsize(part) if os.path.exists(part) else 0
+    size = os.path.getsize(part) if os.path.exists(part) else 0
+    kept = f"{size} bytes are kept for the next run" if size else "nothing is kept"
     raise SourceError(
         Problem(
             "download_broken",
-            f"the download of {release.ref} broke off; {f'{kept} bytes are' if kept else 'nothing is'} kept for the next run",
+            f"the download of {release.ref} broke off; {kept}",
             file=release.where,
             found=cause,
             hint=f"fixpack sources fetch {release.ref}",
