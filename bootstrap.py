@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def run_try(arguments: list[str]) -> int:
     """`fixpack try`, by default with the profile that the project is about."""
-    if sys.version_info < (3, 10):
+    if sys.version_info < (3, 10):  # noqa: UP036  a user may start it with any Python
         raise SetupError(f"Python 3.10 or later is needed, this is {sys.version.split()[0]}")
     make_venv(sys.executable, None)
     install(TRY)
@@ -118,10 +118,10 @@ def make_venv(python: str, wanted: tuple[int, ...] | None) -> None:
             raise SetupError(f"{VENV} is not of this program's making, and does not fit: move it away")
         print(f"bootstrap: making {VENV} anew", flush=True)
         shutil.rmtree(VENV)
-    (VENV).mkdir()
+    VENV.mkdir()
     (VENV / "fixpack-venv.stamp").touch()
     if call([python, "-m", "venv", str(VENV)]):
-        raise SetupError(f"{python} cannot make virtual environments; a distribution's package for that is python3-venv")
+        raise SetupError(f"{python} cannot make virtual environments; Debian's package for that is python3-venv")
 
 
 def install(wanted: Mapping[str, tuple[str, ...]]) -> None:
