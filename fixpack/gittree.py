@@ -12,10 +12,10 @@ import hashlib
 import os
 import posixpath
 import tempfile
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from fixpack.errors import Problem, SourceError
+from fixpack.gitcmd import git_output, hide, reason, repository
 from fixpack.model import Release
 from fixpack.progress import bar
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 #: Branches and tags, and the branches that a clone knows of its own origin.
 _REFS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*", "+refs/remotes/*:refs/remotes/*")
 _FETCH = ("fetch", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--force", "--progress")
-#: Git's environment variables that say how to reach a server; every other one stays outside.
-_KEPT = ("GIT_SSL_", "GIT_SSH", "GIT_HTTP_", "GIT_PROXY_", "GIT_EXEC_PATH", "GIT_PYTHON_", "GIT_TRACE")
 
 
 class Entry(NamedTuple):
@@ -41,59 +39,6 @@ def blob_id(data: bytes) -> str:
     return hashlib.sha1(b"blob %d\0%b" % (len(data), data), usedforsecurity=False).hexdigest()
 
 
-@contextlib.contextmanager
-def repository(gitdir: str, source: str = "") -> Iterator[git.Git]:
-    """Git on one bare repository, sealed from the user's and the machine's git configuration.
-
-    `source` is a local path that somebody named as origin: git is told that its owner may be
-    another user (an image layer, a mount), for this path and these calls only.
-    """
-    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # else importing GitPython fails where git is missing
-    import git
-
-    with tempfile.NamedTemporaryFile("w", prefix="fixpack-gitconfig-", encoding="utf-8") as config:
-        if source:
-            for path in dict.fromkeys(
-                os.path.join(base, tail).rstrip("/")
-                for base in (source, os.path.realpath(source))
-                for tail in ("", ".git")
-            ):
-                quoted = path.replace("\\", "\\\\").replace('"', '\\"')
-                config.write(f'[safe]\n\tdirectory = "{quoted}"\n')
-            config.flush()
-        runner = git.Git(gitdir if os.path.isdir(gitdir) else os.path.dirname(gitdir))
-        runner.update_environment(
-            GIT_DIR=gitdir,
-            GIT_NO_REPLACE_OBJECTS="1",
-            GIT_CONFIG_GLOBAL=config.name,
-            GIT_CONFIG_NOSYSTEM="1",
-            GIT_CEILING_DIRECTORIES=os.path.dirname(gitdir),
-            GIT_TERMINAL_PROMPT="0",
-            GIT_ASKPASS="true",  # answers nothing: a password prompt must not hang a build
-            GIT_SSH_COMMAND=os.environ.get("GIT_SSH_COMMAND") or "ssh -o BatchMode=yes",
-            GIT_ALLOW_PROTOCOL="file:git:http:https:ssh",
-        )
-        # GitPython hands on the whole environment, and no value of GIT_WORK_TREE means "unset".
-        outside = [name for name in os.environ if name.startswith("GIT_") and not name.startswith(_KEPT)]
-        taken = {name: os.environ.pop(name) for name in outside}
-        try:
-            yield runner
-        except git.GitCommandNotFound as error:
-            message = "git is not installed, and this source is a git repository"
-            raise SourceError(Problem("git_missing", message, hint="install git, and run this again")) from error
-        finally:
-            os.environ.update(taken)
-            runner.clear_cache()
-
-
-def _git(runner: git.Git, *args: str) -> bytes:
-    """Standard output of one git command.  Raises: git.GitCommandError."""
-    settings = ("gc.auto=0", "maintenance.auto=false", "core.autocrlf=false", "protocol.version=2")
-    options = [word for setting in settings for word in ("-c", setting)]
-    command = [runner.GIT_PYTHON_GIT_EXECUTABLE or "git", *options, *args]
-    return bytes(runner.execute(command, stdout_as_string=False, strip_newline_in_stdout=False))
-
-
 def missing(gitdir: str, commit: str) -> bool:
     """Whether the commit or anything in its tree is not in the repository."""
     import git
@@ -104,7 +49,9 @@ def missing(gitdir: str, commit: str) -> bool:
         try:
             if not _has(runner, commit):
                 return True
-            listing = _git(runner, "rev-list", "--objects", "--no-object-names", "--missing=print", "--no-walk", commit)
+            listing = git_output(
+                runner, "rev-list", "--objects", "--no-object-names", "--missing=print", "--no-walk", commit
+            )
         except git.GitCommandError:
             return True
     return b"?" in listing
@@ -122,7 +69,7 @@ def fetch(gitdir: str, release: Release, origin: str) -> str:
     local = origin if os.path.isabs(origin) else ""
     with repository(gitdir, local) as runner:
         if not os.path.isdir(os.path.join(gitdir, "objects")):
-            _git(runner, "init", "--quiet", "--bare", "--template=", gitdir)
+            git_output(runner, "init", "--quiet", "--bare", "--template=", gitdir)
         causes = []
         # Everything first: later commands need history.  It fails on a partial clone, and brings
         # nothing from a shallow one.  Then the commit with its history, then the commit alone.  Git
@@ -138,7 +85,7 @@ def fetch(gitdir: str, release: Release, origin: str) -> str:
             try:
                 _fetch(runner, origin, options, [word for word in attempt if not word.startswith("--")])
             except git.GitCommandError as error:
-                causes.append(_reason(error))
+                causes.append(reason(error))
                 if attempt is _REFS and not local:
                     break  # cannot be reached; no use in asking again
             finally:
@@ -159,7 +106,7 @@ def _has(runner: git.Git, commit: str) -> bool:
     import git
 
     try:
-        _git(runner, "cat-file", "-e", f"{commit}^{{commit}}")
+        git_output(runner, "cat-file", "-e", f"{commit}^{{commit}}")
     except git.GitCommandError:
         return False
     return True
@@ -205,8 +152,10 @@ def _copy_partial(runner: git.Git, gitdir: str, source: str) -> None:
     with tempfile.TemporaryFile(dir=gitdir) as pack:
         try:
             with repository(folder, source) as theirs:
-                refs = _git(theirs, "for-each-ref", "--format=%(objectname) %(refname)", "refs/heads", "refs/tags")
-                refs += _git(theirs, "for-each-ref", "--format=%(objectname) %(refname)", "refs/remotes")
+                refs = git_output(
+                    theirs, "for-each-ref", "--format=%(objectname) %(refname)", "refs/heads", "refs/tags"
+                )
+                refs += git_output(theirs, "for-each-ref", "--format=%(objectname) %(refname)", "refs/remotes")
                 with tempfile.TemporaryFile() as ids:
                     ids.write(b"".join(line.split()[0] + b"\n" for line in refs.splitlines()))
                     ids.seek(0)
@@ -227,20 +176,13 @@ def _copy_partial(runner: git.Git, gitdir: str, source: str) -> None:
             return  # shallow, damaged or no repository: what follows says so
 
 
-def _reason(error: git.GitCommandError) -> str:
-    """What git said, shortened, without credentials."""
-    said = str(error.stderr).replace("stderr: ", "").strip().strip("'").splitlines()
-    lines = [line.strip() for line in said if line.strip().startswith(("fatal:", "error:", "remote:", "ssh:"))]
-    return hide((lines or [line.strip() for line in said if line.strip()] or ["git failed"])[0])
-
-
 def _lacks(runner: git.Git, release: Release, origin: str, causes: list[str]) -> SourceError:
     """The failure of a fetch, told by what the origin has instead."""
     import git
 
     tag = ""
     with contextlib.suppress(git.GitCommandError):
-        listing = _git(runner, "ls-remote", "--tags", "--", origin, f"refs/tags/{release.name}*").decode()
+        listing = git_output(runner, "ls-remote", "--tags", "--", origin, f"refs/tags/{release.name}*").decode()
         for line in listing.splitlines():
             oid, name = line.split("\t")
             if name in (f"refs/tags/{release.name}", f"refs/tags/{release.name}^{{}}"):
@@ -269,9 +211,9 @@ def entries(gitdir: str, commit: str) -> dict[str, Entry]:
 
     with repository(gitdir) as runner:
         try:
-            listing = _git(runner, "ls-tree", "-r", "-z", "--full-tree", commit)
+            listing = git_output(runner, "ls-tree", "-r", "-z", "--full-tree", commit)
         except git.GitCommandError as error:
-            message = f"commit {commit} cannot be read: {_reason(error)}"
+            message = f"commit {commit} cannot be read: {reason(error)}"
             raise SourceError(Problem("git_damaged", message, file=gitdir)) from error
     files = {}
     for line in listing.split(b"\0")[:-1]:
@@ -318,10 +260,3 @@ def export(gitdir: str, commit: str, into: str) -> None:
         if posixpath.isabs(link) or posixpath.normpath(posixpath.join(posixpath.dirname(path), link)).startswith(".."):
             raise SourceError(Problem("hostile_path", f"the link {path} leaves the tree: {link}", file=gitdir))
         os.symlink(link, os.path.join(into, path))
-
-
-def hide(address: str) -> str:
-    """The text without the user and password of any address in it."""
-    import re
-
-    return re.sub(r"(\w+://)[^/@\s]+@", r"\1", address)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from fixpack.gittree import hide
+from fixpack.gitcmd import hide
 
 if TYPE_CHECKING:
     import requests

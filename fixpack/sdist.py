@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from fixpack import pkgindex
 from fixpack.errors import Problem, SourceError
-from fixpack.gittree import hide
+from fixpack.gitcmd import hide
 from fixpack.model import Release, Sdist
 from fixpack.pkgindex import IndexConfig, Offer
 from fixpack.progress import bar

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from fixpack import cache, gittree, pkgindex, sdist
+from fixpack import cache, gitcmd, gittree, pkgindex, sdist
 from fixpack.cache import Record, cache_dir
 from fixpack.errors import Problem, SourceError, UsageError
 from fixpack.model import Registry, Release
@@ -106,7 +106,7 @@ def _make(release: Release, origin: str | None, made: str) -> Record:
             config = pkgindex.configuration(os.environ)
             if place:
                 sdist.from_address(release, release.sdist, place, archive, config)
-                source = gittree.hide(place)
+                source = gitcmd.hide(place)
             else:
                 source = sdist.from_index(release, release.sdist, archive, config)
         files = sdist.unpack(archive, release.package, made)
@@ -114,7 +114,7 @@ def _make(release: Release, origin: str | None, made: str) -> Record:
     repository = cache.git_dir(release)
     wanted = (release.commit, *release.also_commits)
     commit = next((commit for commit in wanted if not gittree.missing(repository, commit)), "")
-    source = "the cached repository" if commit else gittree.hide(place)
+    source = "the cached repository" if commit else gitcmd.hide(place)
     commit = commit or gittree.fetch(repository, release, place)
     gittree.export(repository, commit, made)
     if commit != release.commit and (problems := list(_pins(release, made))):
