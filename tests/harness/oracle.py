@@ -17,6 +17,8 @@ nothing was), and reads through the attention metadata that the runner prepared:
         s.finish()                                        step until no request is left; returns all steps
         s.outputs["A"]      [tokens...]                   what the engine delivered to that request
         s.wrong_reads()     ["step 3: B read ..."]        every read that differs from the request's own tokens
+        s.wrong_parameters() ["step 4: P was sampled with temperature 0.9 (Q's), not 0.7"]   the same for sampling
+        s.wrong_outputs()   ["B got [...], not [...]"]    for greedy requests without processors
         oracle.right_tokens(prompt, n)                    what greedy decoding of one request must give
 
 A ``Sampling`` holds ``owners`` (the request that each row of the logits belongs to, found in the logits themselves, so
@@ -27,9 +29,9 @@ row's parameters as plain values.
 Other means: ``add(..., logits=function)`` lets a request have its own logits: called with the tokens read so far, it
 returns a list or tensor of VOCAB numbers.  ``step(grammar={"A": [allowed ids]})`` plays a structured-output step: the
 real mask code runs with that bitmask.  ``step(grammar={})`` is a structured step whose mask allows everything.
-``preempt_all()`` is the scheduler's own reset of running requests and prefix cache.  ``s.parts`` are the live objects.
-``s.runner.input_batch`` is the real InputBatch between steps.  With async scheduling a step's tokens arrive one step
-later, as in the engine core: one batch is always in flight.
+``drain()`` delivers what is in flight.  ``s.parts`` and ``s.scheduler`` are the live objects, ``s.runner.input_batch``
+is the real InputBatch between steps.  With async scheduling a step's tokens arrive one step later, as in the engine core:
+one batch is always in flight.
 """
 
 from __future__ import annotations
@@ -89,9 +91,16 @@ def short(tokens: Sequence[int]) -> str:
     return "[" + ", ".join(parts) + "]"
 
 
+def told(found: Sequence[str], limit: int = 4) -> str:
+    """The first findings, for an assertion's message."""
+    more = f" (and {len(found) - limit} more)" if len(found) > limit else ""
+    return "; ".join(found[:limit]) + more
+
+
 class Row(NamedTuple):
     """The sampling parameters that one row of a sampler call was given."""
 
+    all_greedy: bool  # of the whole call: temperatures are not looked at
     temperature: float | None
     top_p: float | None
     top_k: int | None
@@ -256,10 +265,6 @@ class Session:
         """End requests from outside, as a client that goes away does."""
         self.parts.core.abort_requests(list(requests))
 
-    def preempt_all(self) -> None:
-        """Preempt whatever runs and empty the prefix cache: the scheduler's own reset_prefix_cache."""
-        assert self.scheduler.reset_prefix_cache(reset_running_requests=True)
-
     def step(self, grammar: Mapping[str, Sequence[int]] | None = None) -> Step:
         """One scheduler step; in sync mode its tokens are delivered at once, in async mode those of the step before."""
         scheduled = self.scheduler.schedule()
@@ -292,11 +297,11 @@ class Session:
 
     def finish(self, limit: int = 100) -> list[Step]:
         """Step until every request is done and every token delivered."""
+        last = len(self.steps) + limit
         while self.scheduler.has_requests():
-            assert len(self.steps) < limit, f"not finished after {limit} steps: {self.outputs}"
+            assert len(self.steps) < last, f"not finished after {limit} more steps: {list(self.scheduler.requests)}"
             self.step()
-        while self._flight:
-            self._deliver()
+        self.drain()
         return self.steps
 
     def tokens(self, request: str) -> list[int]:
@@ -317,6 +322,40 @@ class Session:
                         f"not its own tokens; rows {step.rows}, scheduler order {list(step.scheduled)}"
                     )
         return found
+
+    def wrong_parameters(self) -> list[str]:
+        """Every sampled row whose parameters are not those of the request that the row's logits belong to."""
+        found = []
+        for step in self.steps:
+            for sampling in step.samplings:
+                for owner, row in zip(sampling.owners, sampling.rows, strict=False):
+                    if owner is not None:
+                        where = f"step {step.number}: {owner} was sampled with"
+                        found += [f"{where} {text}" for text in self._differs(owner, row)]
+        return list(dict.fromkeys(found))  # padding rows repeat the first
+
+    def _differs(self, owner: str, row: Row) -> Iterator[str]:
+        got = _given(row)
+        for name, right in _wanted(self.requests[owner]).items():
+            if name in got and got[name] != right:
+                others = [r for r in self.requests if r != owner and _wanted(self.requests[r])[name] == got[name]]
+                whose = f" ({others[0]}'s)" if others else ""
+                shown = [short(v) if name == "prompt" else v for v in (got[name], right)]
+                yield f"{name} {shown[0]}{whose}, not {shown[1]}"
+
+    def wrong_outputs(self, *requests: str) -> list[str]:
+        """Every request (all by default) that did not get the tokens that greedy decoding of its own tokens gives."""
+        found = []
+        for name in requests or self.requests:
+            right = right_tokens(self.requests[name].prompt_token_ids, len(self.outputs[name]))
+            if self.outputs[name] != right:
+                found.append(f"{name} got {short(self.outputs[name])}, not {short(right)}")
+        return found
+
+    def drain(self) -> None:
+        """Deliver the tokens of the step in flight, as the engine does before it pauses (async scheduling)."""
+        while self._flight:
+            self._deliver()
 
     def _close(self) -> None:
         self.network.logits.clear()
@@ -405,6 +444,36 @@ class Engine:
         runner.sampler.register_forward_hook(leave, with_kwargs=True)
 
 
+def _wanted(request: Any) -> dict[str, Any]:
+    """The parameters that a request asked for, in the form in which a sampler call holds them."""
+    params = request.sampling_params
+    return {
+        "temperature": params.temperature or -1.0,
+        "top_p": params.top_p,
+        "top_k": params.top_k if 0 < params.top_k < VOCAB else VOCAB,
+        "frequency_penalty": params.frequency_penalty,
+        "presence_penalty": params.presence_penalty,
+        "repetition_penalty": params.repetition_penalty,
+        "prompt": list(request.prompt_token_ids),
+        "allowed": sorted(params.allowed_token_ids) if params.allowed_token_ids else None,
+    }
+
+
+def _given(row: Row) -> dict[str, Any]:
+    """The parameters of a row that the sampler really looks at."""
+    given: dict[str, Any] = {
+        "top_p": 1.0 if row.top_p is None else row.top_p,
+        "top_k": VOCAB if row.top_k is None else row.top_k,
+        "allowed": row.allowed,
+    }
+    if not row.all_greedy:
+        given["temperature"] = row.temperature
+    if row.prompt is not None:
+        for name in ("frequency_penalty", "presence_penalty", "repetition_penalty", "prompt"):
+            given[name] = getattr(row, name)
+    return given
+
+
 def _row(metadata: Any, index: int) -> Row:
     def pick(values: Any) -> Any:
         return None if values is None else round(values[index].item(), 6)
@@ -417,6 +486,7 @@ def _row(metadata: Any, index: int) -> Row:
     if mask is not None and bool(mask[index].any()):
         allowed = (~mask[index].cpu()).nonzero().flatten().tolist()
     return Row(
+        all_greedy=metadata.all_greedy,
         temperature=pick(metadata.temperature),
         top_p=pick(metadata.top_p),
         top_k=pick(metadata.top_k),
