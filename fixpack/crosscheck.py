@@ -130,7 +130,8 @@ def _check_edits(registry: Registry) -> Iterator[Problem]:
     """Anchors exist; two edits never claim one place.  By name only: bytes are compose's part."""
     done: set[tuple[str, str, str]] = set()
     for profile in registry.profiles.values():
-        listed = [registry.fixes[name] for name in (*profile.fixes, *profile.opt_in) if name in registry.fixes]
+        names = dict.fromkeys((*profile.fixes, *profile.opt_in))
+        listed = [registry.fixes[name] for name in names if name in registry.fixes]
         for dist, name in profile.releases.items():
             release = registry.releases.get(f"{dist}@{name}")
             if release is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 
@@ -125,26 +126,31 @@ def _folder(root: str, folder: str, problems: list[Problem], folders: bool = Fal
     """The entries of a registry folder that are files (or folders), sorted; anything else is a problem."""
     names: list[str] = []
     lowered: dict[str, str] = {}
-    with os.scandir(os.path.join(root, folder)) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            right = entry.is_dir(follow_symlinks=False) if folders else entry.is_file(follow_symlinks=False)
-            if not right:
-                want = "a folder" if folders else "an ordinary file"
-                problems.append(
-                    Problem("registry_invalid", f"{folder}/{entry.name} is not {want}", file=f"{folder}/{entry.name}")
+    try:
+        with os.scandir(os.path.join(root, folder)) as scanned:
+            entries = sorted(scanned, key=lambda entry: entry.name)
+    except OSError as error:
+        problems.append(Problem("registry_invalid", f"cannot be listed: {error.strerror}", file=folder))
+        return []
+    for entry in entries:
+        right = entry.is_dir(follow_symlinks=False) if folders else entry.is_file(follow_symlinks=False)
+        if not right:
+            want = "a folder" if folders else "an ordinary file"
+            problems.append(
+                Problem("registry_invalid", f"{folder}/{entry.name} is not {want}", file=f"{folder}/{entry.name}")
+            )
+            continue
+        twin = lowered.setdefault(entry.name.lower(), entry.name)
+        if twin != entry.name:
+            problems.append(
+                Problem(
+                    "registry_invalid",
+                    f"{entry.name!r} and {twin!r} differ only in case",
+                    file=f"{folder}/{entry.name}",
                 )
-                continue
-            twin = lowered.setdefault(entry.name.lower(), entry.name)
-            if twin != entry.name:
-                problems.append(
-                    Problem(
-                        "registry_invalid",
-                        f"{entry.name!r} and {twin!r} differ only in case",
-                        file=f"{folder}/{entry.name}",
-                    )
-                )
-                continue
-            names.append(entry.name)
+            )
+            continue
+        names.append(entry.name)
     return names
 
 
@@ -215,7 +221,7 @@ def _load_release(root: str, distribution: str, name: str, problems: list[Proble
     files_reader = top.sub("files")
     for file_path, file_value in files_reader.pairs(PATH) if files_reader else ():
         file_reader = Reader(file_value, path, problems, file_path)
-        if not file_path.startswith(package + "/") or not file_path.endswith(".py"):
+        if (package and not file_path.startswith(package + "/")) or not file_path.endswith(".py"):
             file_reader.bad(f"{file_path!r} is not a Python file below {package}/")
         sha256 = file_reader.text("sha256", pattern=SHA256)
         anchors: dict[str, Anchor] = {}
@@ -288,7 +294,7 @@ def _load_fix(root: str, name: str, problems: list[Problem]) -> Fix | None:
         origin = Origin(
             reader.text("kind", oneof=ORIGIN_KINDS), reader.text("url", "", URL), reader.text("commit", "", COMMIT)
         )
-        if origin.kind != "own" and not origin.url and not origin.commit:
+        if origin.kind not in ("", "own") and not origin.url and not origin.commit:
             reader.bad(f"an origin of kind {origin.kind!r} needs a url or a commit")
         reader.done()
     upstream = Upstream("not-reported", "", "")
@@ -297,7 +303,7 @@ def _load_fix(root: str, name: str, problems: list[Problem]) -> Fix | None:
         upstream = Upstream(
             reader.text("status", oneof=UPSTREAM_STATUS), reader.text("url", "", URL), reader.text("reason", "")
         )
-        if upstream.status not in ("not-reported", "pending") and not upstream.url and not upstream.reason:
+        if upstream.status not in ("", "not-reported", "pending") and not upstream.url and not upstream.reason:
             reader.bad(f"the status {upstream.status!r} needs a url or a reason")
         reader.done()
     edits: dict[str, tuple[Edit, ...]] = {}
@@ -318,6 +324,9 @@ def _load_fix(root: str, name: str, problems: list[Problem]) -> Fix | None:
         for test, expected in stock_reader.pairs(r"test_[a-z0-9_]+") if stock_reader else ():
             if isinstance(expected.data, str) and expected.data.strip():
                 stock[test] = expected.data
+                wrong = _not_an_expression(expected.data)
+                if wrong and stock_reader:
+                    stock_reader.bad(f"{test!r} is not a regular expression: {wrong}", expected.line)
             elif stock_reader:
                 stock_reader.bad(f"{test!r} must be a regular expression for its failure on stock", expected.line)
         if stock_reader and not stock:
@@ -342,6 +351,14 @@ def _load_fix(root: str, name: str, problems: list[Problem]) -> Fix | None:
     )
     top.done()
     return fix if len(problems) == before else None
+
+
+def _not_an_expression(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        return str(error)
+    return ""
 
 
 def _load_edits(root: str, fix: str, key: str, value: Value, path: str, problems: list[Problem]) -> tuple[Edit, ...]:

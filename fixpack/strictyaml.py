@@ -59,8 +59,10 @@ def parse(data: bytes, file: str) -> tuple[Value | None, list[Problem]]:
     control = _CONTROL.search(text)
     if control:
         char = control.group()
-        what = "carriage return; use LF line ends" if char == "\r" else f"character U+{ord(char):04X}"
-        return bad(f"{what} is not allowed in a registry file", text.count("\n", 0, control.start()) + 1)
+        line = text.count("\n", 0, control.start()) + 1
+        if char == "\r":
+            return bad("a carriage return is not allowed in a registry file; use LF line ends", line)
+        return bad(f"the character U+{ord(char):04X} is not allowed in a registry file", line)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         node = yaml.compose(text, Loader=loader)
@@ -97,6 +99,10 @@ def _convert(node: yaml.Node, file: str, problems: list[Problem], seen: set[int]
         keys: dict[str, int] = {}
         for key_node, value_node in node.value:
             key_line = key_node.start_mark.line + 1
+            if id(key_node) in seen:
+                bad("aliases (*name) are not allowed in a registry file", key_line)
+                continue
+            seen.add(id(key_node))
             if key_node.tag == _MERGE:
                 bad("merge keys (<<) are not allowed in a registry file", key_line)
                 continue
@@ -120,7 +126,7 @@ def _convert(node: yaml.Node, file: str, problems: list[Problem], seen: set[int]
             return Value(str(node.value), line)
         if kind is bool:
             return Value(str(node.value).lower() in ("true", "yes", "on"), line)
-        if kind is int and re.fullmatch(r"-?[0-9]{1,18}", node.value):
+        if kind is int and re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", node.value):  # 010 would be 8 in YAML 1.1
             return Value(int(node.value), line)
         if kind is int or node.tag in ("tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp"):
             bad(f"{node.value!r} must be quoted to be a string")
