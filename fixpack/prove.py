@@ -145,6 +145,7 @@ def prove_profile(
             results = [execute(stock), *pool.map(execute, others)]
         except BaseException:
             children.stop()
+            pool.shutdown(wait=True, cancel_futures=True)
             raise
     for release in releases:
         if digester.tree(trees[release.distribution], fresh=True) != before[release.distribution]:
@@ -205,8 +206,10 @@ def _scratch(parent: str) -> Iterator[str]:
         folder = tempfile.mkdtemp(prefix="prove-", dir=parent)
     except OSError:
         folder = tempfile.mkdtemp(prefix="fixpack-prove-")
-    with open(os.path.join(folder, _LOCK), "wb") as lock:
+    making = os.path.join(folder, f"{_LOCK}.new")
+    with open(making, "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        os.rename(making, os.path.join(folder, _LOCK))  # under its name it is never seen unlocked
         try:
             yield folder
         finally:

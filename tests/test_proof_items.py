@@ -10,8 +10,10 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -203,6 +205,30 @@ def test_prove_without_a_working_harness_says_so(fetched: Checkout) -> None:
     done = fetched.run("fixpack", "prove", NO_HARNESS="1")
     assert done.returncode == 2
     assert "no compiler" in done.stderr
+
+
+def test_an_interrupted_prove_leaves_nothing_behind(fetched: Checkout) -> None:
+    pid_file = fetched.root / "pid"
+    endless = f"import os, time\nopen({str(pid_file)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
+    write(fetched.root / "tests/fixes/test_rows.py", endless + PROOF)
+    command = [sys.executable, "-m", "fixpack", "prove"]
+    with subprocess.Popen(command, cwd=fetched.root, env=fetched.env(), stderr=subprocess.DEVNULL) as prover:
+        while not (pid_file.exists() and pid_file.read_text(encoding="utf-8")):
+            assert prover.poll() is None
+            time.sleep(0.02)
+        prover.send_signal(signal.SIGINT)
+        assert prover.wait() == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid_file.read_text(encoding="utf-8")), 0)
+    assert list((fetched.cache / "prove").iterdir()) == []
+
+
+def test_what_a_killed_prove_left_goes_with_the_next(fetched: Checkout) -> None:
+    dead = fetched.cache / "prove/prove-dead"
+    write(dead / "lock", "")
+    write(dead / "stock/vllm/__init__.py", "")
+    assert fetched.run("fixpack", "prove").returncode == 0
+    assert list((fetched.cache / "prove").iterdir()) == []
 
 
 def test_prove_refuses_a_cached_tree_that_is_not_the_pinned_one(fetched: Checkout) -> None:
