@@ -30,8 +30,8 @@ Other means: ``add(..., logits=function)`` lets a request have its own logits: c
 returns a list or tensor of VOCAB numbers.  ``step(grammar={"A": [allowed ids]})`` plays a structured-output step: the
 real mask code runs with that bitmask.  ``step(grammar={})`` is a structured step whose mask allows everything.
 ``drain()`` delivers what is in flight.  ``s.parts`` and ``s.scheduler`` are the live objects, ``s.runner.input_batch``
-is the real InputBatch between steps.  With async scheduling a step's tokens arrive one step later, as in the engine core:
-one batch is always in flight.
+is the real InputBatch between steps.  With async scheduling a step's tokens arrive one step later, as in the engine
+core: one batch is always in flight.
 """
 
 from __future__ import annotations
