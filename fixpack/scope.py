@@ -60,7 +60,7 @@ def find_scope(data: bytes, dotted: str) -> Place:
     return Place(header.start, _scope_end(data, header.end, outer.end, len(header.indent)), header.indent)
 
 
-_HEADER = re.compile(rb"([ \t]*)(?:async[ \t]+def|def|class)[ \t]+([A-Za-z_0-9]+)\b")
+_HEADER = re.compile(rb"([ \t]*)(?:async[ \t]+def|def|class)[ \t]+([A-Za-z_0-9\x80-\xff]+)")
 
 
 def _headers(data: bytes, name: bytes, start: int, end: int) -> list[Place]:
@@ -125,7 +125,7 @@ def find_text(data: bytes, text: str, start: int, end: int) -> list[Place]:
         if line_start >= start and not indent.strip(b" \t"):
             block = b"\n".join(indent + line if line else line for line in lines)
             stop = line_start + len(block)
-            if data.startswith(block, line_start) and (stop == len(data) or data[stop : stop + 1] == b"\n"):
+            if stop <= end and data.startswith(block, line_start) and (stop == len(data) or data[stop : stop + 1] == b"\n"):
                 places.append(Place(line_start, min(stop + 1, len(data)), indent))
         at = data.find(lines[0], at + 1, end)
     return places
