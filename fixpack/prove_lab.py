@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 
 from fixpack import cache, sources
 from fixpack.engine import apply_selection
-from fixpack.errors import Problem, RegistryError, SourceError, UsageError
+from fixpack.errors import Problem, SourceError, UsageError
 from fixpack.model import Profile, Registry, Release
 from fixpack.prove import Lab
 from fixpack.registry import unknown
@@ -81,7 +80,6 @@ def select(
     Without ``profile``: those that pin ``release``; without either: all that are not experimental.
 
     :raises UsageError: if a name is unknown, or nothing is left to prove.
-    :raises RegistryError: if a declared failure is no regular expression.
     """
     for fix in fixes:
         if fix not in registry.fixes:
@@ -102,21 +100,7 @@ def select(
     if left or not chosen:
         what = f"no profile that was asked for holds {', '.join(left)}" if left else "there is nothing to prove"
         raise UsageError(Problem("nothing_selected", what, hint="fixpack list shows profiles and their fixes"))
-    broken = [problem for fix in {fix for _, wanted in chosen for fix in wanted} for problem in _broken(registry, fix)]
-    if broken:
-        raise RegistryError(*broken)
     return chosen
-
-
-def _broken(registry: Registry, name: str) -> Iterator[Problem]:
-    """The declared failures of a fix that cannot be searched for."""
-    fix = registry.fixes[name]
-    for test, declared in fix.proof.stock.items():
-        try:
-            re.compile(declared)
-        except re.error as error:
-            message = f"the declared failure of {test} is no regular expression: {error}"
-            yield Problem("bad_expression", message, name, fix.where, found=declared)
 
 
 def _load(path: str) -> ModuleType:

@@ -147,6 +147,7 @@ BAD: dict[str, list[tuple[str, Callable[[dict[str, Any]], None]]]] = {
         ("nothing red on stock", put("proof", "stock", value={})),
         ("stock names no test", put("proof", "stock", value={"rows": "x"})),
         ("empty expression", put("proof", "stock", value={"test_rows": ""})),
+        ("broken expression", put("proof", "stock", value={"test_rows": "row ("})),
         ("expression is a number", put("proof", "stock", value={"test_rows": 3})),
     ],
     "anchors": [
