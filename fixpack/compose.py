@@ -6,7 +6,6 @@ neither on the order of the fixes nor on what was applied before.
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -106,7 +105,10 @@ def _twice(fix: Fix, edit: Edit) -> Problem:
 
 
 def _overlaps(path: str, data: bytes, splices: list[Splice]) -> Iterable[Problem]:
-    for one, two in itertools.pairwise(splices):
+    if not splices:
+        return
+    one = splices[0]  # of those so far, the one that reaches furthest
+    for two in splices[1:]:
         same_point = one.start == one.end == two.start == two.end
         if two.start < one.end or same_point:
             yield Problem(
@@ -117,6 +119,8 @@ def _overlaps(path: str, data: bytes, splices: list[Splice]) -> Iterable[Problem
                 line_at(data, two.start),
                 hint="merge the two edits, or anchor one of them elsewhere",
             )
+        if two.end >= one.end:
+            one = two
 
 
 def _join(data: bytes, splices: list[Splice]) -> bytes:
@@ -203,28 +207,18 @@ def strip(path: str, data: bytes, release: Release, fixes: dict[str, Fix]) -> St
             continue
         index += 2
         region = Place(begin.start(), min(end.end() + 1, len(data)), begin.group(1))
-        problem = _region_problem(path, data, region, begin.group(3, 4, 5), release, fixes, line)
-        if problem:
-            problems.append(problem)
+        edit = _edit_of(path, data, region, begin.group(3, 4, 5), release, fixes, line)
+        if isinstance(edit, Problem):
+            problems.append(edit)
             continue
-        fix, edit = _edit_of(begin.group(3, 5), path, release, fixes)
         applied[name] = applied.get(name, 0) + 1
-        parts += (data[at : region.start], _original(fix, edit, release, region.indent))
+        parts += (data[at : region.start], _original(edit, release, region.indent))
         at = region.end
     parts.append(data[at:])
     return Stripped(b"".join(parts), applied, tuple(problems))
 
 
-def _edit_of(names: tuple[bytes, ...], path: str, release: Release, fixes: dict[str, Fix]) -> tuple[Fix, Edit | None]:
-    fix = fixes[names[0].decode()]
-    anchor = names[1].decode()
-    for edit in fix.edits_for(release):
-        if (edit.anchor or "file") == anchor and target_path(release, edit) == path:
-            return fix, edit
-    return fix, None
-
-
-def _region_problem(
+def _edit_of(
     path: str,
     data: bytes,
     region: Place,
@@ -232,7 +226,8 @@ def _region_problem(
     release: Release,
     fixes: dict[str, Fix],
     line: int,
-) -> Problem | None:
+) -> Edit | Problem:
+    """The edit that a region is, byte for byte, or why it is none.  A fix may have several at one anchor."""
     name, revision, anchor = names[0].decode(), int(names[1]), names[2].decode()
     fix = fixes.get(name)
     if fix is None:
@@ -248,30 +243,29 @@ def _region_problem(
             line,
             hint="rebuild the layer from the stock image",
         )
-    edit = _edit_of(names[::2], path, release, fixes)[1]
-    if edit is None:
+    edits = [
+        edit
+        for edit in fix.edits_for(release)
+        if (edit.anchor or "file") == anchor and target_path(release, edit) == path
+    ]
+    if not edits:
         message = f"{name} has no edit at {anchor!r} in this file of {release.ref}"
         return Problem("foreign_region", message, name, path, line)
-    expected = render(fix, edit, region.indent)
-    if data[region.start : region.end] != expected:
-        from fixpack.nearest import first_difference
+    found = data[region.start : region.end]
+    for edit in edits:
+        if render(fix, edit, region.indent) == found:
+            return edit
+    from fixpack.nearest import first_difference
 
-        offset, diff = first_difference(expected, data[region.start : region.end])
-        return Problem(
-            "edited_inside",
-            f"the region of {name} at {anchor!r} was edited after it was applied",
-            name,
-            path,
-            line + offset,
-            diff=diff,
-            hint="rebuild the layer from the stock image",
-        )
-    return None
+    offset, diff = max(first_difference(render(fix, edit, region.indent), found) for edit in edits)
+    message = f"the region of {name} at {anchor!r} was edited after it was applied"
+    hint = "rebuild the layer from the stock image"
+    return Problem("edited_inside", message, name, path, line + offset, diff=diff, hint=hint)
 
 
-def _original(fix: Fix, edit: Edit | None, release: Release, indent: bytes) -> bytes:
+def _original(edit: Edit, release: Release, indent: bytes) -> bytes:
     """What stood in the base where the region is now."""
-    if edit is None or edit.op not in ("replace", "delete"):
+    if edit.op not in ("replace", "delete"):
         return b""
     found = release.find(edit.anchor)
     assert found is not None

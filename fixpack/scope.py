@@ -125,7 +125,8 @@ def find_text(data: bytes, text: str, start: int, end: int) -> list[Place]:
         if line_start >= start and not indent.strip(b" \t"):
             block = b"\n".join(indent + line if line else line for line in lines)
             stop = line_start + len(block)
-            if stop <= end and data.startswith(block, line_start) and (stop == len(data) or data[stop : stop + 1] == b"\n"):
+            whole = stop == len(data) or data[stop : stop + 1] == b"\n"
+            if whole and stop <= end and data.startswith(block, line_start):
                 places.append(Place(line_start, min(stop + 1, len(data)), indent))
         at = data.find(lines[0], at + 1, end)
     return places

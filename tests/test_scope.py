@@ -193,8 +193,9 @@ def test_agrees_with_the_parser(lines: list[str], newline: bool) -> None:
         try:
             place = find_scope(data, name)
         except ScopeError as error:
-            assert error.code == "scope_ambiguous"  # the name stands in a string at the same depth
-            assert "def step(self):" in source
+            known = error.code == "scope_ambiguous" and "def step(self):" in source
+            if not known:  # else the name stands in a string at the same depth
+                raise
             continue
         text = data[place.start : place.end].decode()
         first = line_at(data, place.start)
