@@ -12,11 +12,11 @@ from fixpack.commit import Change, commit, locked, recover
 from fixpack.compose import Stripped, check_syntax, compose, scopes, strip, target_path, touched
 from fixpack.confirm import Selection, expected, fix_states, places
 from fixpack.diagnose import explain_foreign, missing_distribution
-from fixpack.errors import MismatchError, Problem
+from fixpack.errors import MismatchError, Problem, RegistryError
 from fixpack.index import restore
 from fixpack.journal import JOURNAL
 from fixpack.lock import Lock, sha256
-from fixpack.model import Fix, Registry, Release
+from fixpack.model import Fix, Profile, Registry, Release
 from fixpack.outcome import FileState, Outcome
 from fixpack.payload import render
 from fixpack.record import with_rows
@@ -94,6 +94,7 @@ def make_plan(registry: Registry, lock: Lock, selection: Selection, target: Targ
     :raises MismatchError: with every problem of every fix and file.
     """
     profile = registry.profiles[lock["profile"]]
+    _check_lock(registry, profile, lock)
     chosen = (*selection.default, *selection.opt_in)
     problems: list[Problem] = []
     seen: dict[tuple[str, str], Seen] = {}
@@ -132,6 +133,21 @@ def make_plan(registry: Registry, lock: Lock, selection: Selection, target: Targ
     changes.sort(key=lambda change: change.old is not None)  # new modules first: what imports them comes after
     states = {fix: _state(registry, profile.releases, fix, seen) for fix in (*chosen, *unasked)}
     return Plan(changes, tuple(files), states, unasked)
+
+
+def _check_lock(registry: Registry, profile: Profile, lock: Lock) -> None:
+    """A lock that names other files or fixes than its registry was merged or edited by hand."""
+    fixes = [registry.fixes[name] for name in (*profile.fixes, *profile.opt_in)]
+    for release in registry.profile_releases(profile):
+        users: dict[str, set[str]] = {}
+        for fix in fixes:
+            for path in touched(release, [fix]):
+                users.setdefault(path, set()).add(fix.id)
+        said = {path: set(entry["fixes"]) for path, entry in lock["releases"][release.distribution]["files"].items()}
+        if users != said or [fix.id for fix in fixes] != list(lock["fixes"]):
+            message = f"the lock cannot be used: its files of {release.distribution} are not those that its fixes touch"
+            path = f"profiles/{profile.name}.lock.json"
+            raise RegistryError(Problem("lock_invalid", message, file=path, hint="run `fixpack lock`"))
 
 
 def _look(

@@ -15,6 +15,7 @@ from typing import Any
 
 from fixpack.errors import MismatchError, Problem, RegistryError, UsageError
 from fixpack.model import Fix, Profile, Registry, Release
+from fixpack.target import read_file
 from fixpack.text import did_you_mean, short
 
 SCHEMA = "fixpack.lock/1"
@@ -24,6 +25,27 @@ SUFFIX = ".lock.json"
 MAX_OPT_IN_PER_FILE = 6
 
 Lock = dict[str, Any]
+
+#: The form of a lock: types, lists of a form, mappings of known keys to forms; "*" stands for any key.
+_FORM: dict[str, Any] = {
+    "schema": str,
+    "profile": str,
+    "aliases": [str],
+    "hardware": str,
+    "fixes": {"*": {"revision": int, "title": str, "opt_in": bool, "requires": [str]}},
+    "releases": {
+        "*": {
+            "release": str,
+            "version": str,
+            "package": str,
+            "commit": str,
+            "also_commits": [str],
+            "files": {"*": {"base": str | None, "fixes": [str], "results": {"*": str | None}}},
+        }
+    },
+    "registry": {"*": str},
+    "index": {"*": {"edits": [[str]], "anchors": {"*": [[str]]}, "pins": {"*": str}}},
+}
 
 
 def sha256(data: bytes) -> str:
@@ -48,11 +70,12 @@ def find(root: str, name: str) -> Lock:
     folder = os.path.join(root, "profiles")
     known: list[str] = []
     try:
-        files = sorted(each for each in os.listdir(folder) if each.endswith(SUFFIX))
+        names_there = sorted(os.listdir(folder))
     except OSError as error:
         hint = "copy the whole registry (fixes, anchors, patches, profiles) before this step"
         message = f"the registry has no folder profiles/: {error.strerror}"
         raise UsageError(Problem("registry_missing", message, file=folder, hint=hint)) from error
+    files = [each for each in names_there if each.endswith(SUFFIX)]
     files.sort(key=lambda each: each != name + SUFFIX)  # the likely one first
     for each in files:
         lock = read(root, each[: -len(SUFFIX)])
@@ -60,9 +83,12 @@ def find(root: str, name: str) -> Lock:
         if name in names:
             return lock
         known += names
-    if os.path.lexists(os.path.join(folder, name + ".yaml")):
+    if name + ".yaml" in names_there:
         raise RegistryError(_missing(name))
     hint = did_you_mean(name, known) or f"known: {', '.join(sorted(known)) or 'none'}"
+    unlocked = [each[:-5] for each in names_there if each.endswith(".yaml") and each[:-5] + SUFFIX not in files]
+    if unlocked:
+        hint += f"; without a lock: {', '.join(unlocked)} (run `fixpack lock`)"
     raise UsageError(Problem("unknown_profile", f"there is no profile {name!r}", hint=hint))
 
 
@@ -81,7 +107,53 @@ def read(root: str, profile: str) -> Lock:
         raise RegistryError(_broken(path, str(error))) from error
     if not isinstance(lock, dict) or lock.get("schema") != SCHEMA or lock.get("profile") != profile:
         raise RegistryError(_broken(path, f"it is not a {SCHEMA} of {profile}"))
+    wrong = _misfit(lock, _FORM, "") or _inconsistency(lock)
+    if wrong:
+        raise RegistryError(_broken(path, wrong))
     return lock
+
+
+def _misfit(value: Any, form: Any, at: str) -> str:
+    """Where a value is not of its form, "" if it is."""
+    where = at or "the lock"
+    if isinstance(form, dict):
+        if not isinstance(value, dict):
+            return f"{where} is not a mapping"
+        if "*" not in form and value.keys() != form.keys():
+            return f"the keys of {where} are not {', '.join(form)}"
+        pairs = ((each, form.get(key, form.get("*")), f"{at}/{key}") for key, each in value.items())
+    elif isinstance(form, list):
+        if not isinstance(value, list):
+            return f"{where} is not a list"
+        pairs = ((each, form[0], f"{at}/{number}") for number, each in enumerate(value))
+    else:
+        right = isinstance(value, form) and (form is bool or not isinstance(value, bool))
+        return "" if right else f"{where} is {value!r}"
+    return next((wrong for each in pairs if (wrong := _misfit(*each))), "")
+
+
+def _inconsistency(lock: Lock) -> str:
+    """What one part of a lock of the right form says and another does not; "" if they agree."""
+    fixes = lock["fixes"]
+    for needed in (f"profiles/{lock['profile']}.yaml", *(f"fixes/{name}.yaml" for name in fixes)):
+        if needed not in lock["registry"]:
+            return f"it lacks the sha256 of {needed}"
+    for distribution, release in lock["releases"].items():
+        index = lock["index"].get(distribution)
+        if index is None:
+            return f"it has no index of {distribution}"
+        for path, entry in release["files"].items():
+            unknown = [name for name in entry["fixes"] if name not in fixes]
+            if unknown:
+                return f"{path} names the fix {unknown[0]!r}, which it lacks"
+            opt_in = [name for name in entry["fixes"] if fixes[name]["opt_in"]]
+            if len(entry["results"]) != 2 ** len(opt_in) or any(
+                set(key.split("+")) - {"", *opt_in} for key in entry["results"]
+            ):
+                return f"the results of {path} are not one for each choice of opt-in fixes"
+            if entry["base"] != index["pins"].get(path):
+                return f"the base of {path} is not its pin"
+    return ""
 
 
 def _missing(profile: str) -> Problem:
@@ -100,18 +172,18 @@ def stale(root: str, lock: Lock) -> list[Problem]:
     problems = []
     known: dict[str, str] = lock["registry"]
     for file, digest in known.items():
-        try:
-            with open(os.path.join(root, file), "rb") as opened:
-                found = sha256(opened.read())
-        except OSError as error:
-            message = f"the lock names {file}, which cannot be read: {error.strerror}"
-            problems.append(Problem("lock_stale", message, file=file, hint=hint))
+        data = read_file(os.path.join(root, file))
+        if not isinstance(data, bytes):
+            why = data.message if data else "is not there"
+            problems.append(Problem("lock_stale", f"the lock names {file}, which {why}", file=file, hint=hint))
             continue
+        found = sha256(data)
         if found != digest:
             message = f"{file} is not what the lock was made from"
             problems.append(Problem("lock_stale", message, "", file, 0, short(digest), short(found), hint=hint))
-    for folder in {os.path.dirname(file) for file in known if file.startswith("patches/")}:
-        for name in os.listdir(os.path.join(root, folder)):
+    for folder in sorted({os.path.dirname(file) for file in known if file.startswith("patches/")}):
+        full = os.path.join(root, folder)
+        for name in sorted(os.listdir(full)) if os.path.isdir(full) else ():
             if f"{folder}/{name}" not in known:
                 message = f"{folder}/{name} is not in the lock"
                 problems.append(Problem("lock_stale", message, file=f"{folder}/{name}", hint=hint))

@@ -257,9 +257,10 @@ def read_file(real: str) -> bytes | Problem | None:
         return None
     except OSError as error:
         return Problem("unreadable", f"cannot be read: {error.strerror}", file=real)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)  # a folder cannot even be wrapped as a file
+        return Problem("not_a_file", "is not an ordinary file", file=real)
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return Problem("not_a_file", "is not an ordinary file", file=real)
         try:
             return file.read()
         except OSError as error:
