@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from fixpack.bytecode import pyc_files
+from fixpack.durable import sync
 from fixpack.errors import FixpackError, Problem
 from fixpack.journal import JOURNAL
 
@@ -97,12 +98,12 @@ def commit(changes: list[Change], root: str) -> None:
             _remove_leftovers(folder)
         for change, step in zip(changes, steps, strict=True):
             _stage(change, step)
-        for folder in _parents(folders, made):
-            _sync_folder(folder)
+        staged = [each for step in steps for each in (step.temp, step.backup) if os.path.lexists(each)]
+        sync([*staged, *_parents(folders, made)])
         _write_journal(root, steps, made)
         for step in steps:
             _switch(step)
-        _finish(root, steps, folders)
+        _check(steps)
     except BaseException as error:
         problems = _undo(root, steps, made)
         if not isinstance(error, OSError):
@@ -111,6 +112,10 @@ def commit(changes: list[Change], root: str) -> None:
         hint = ("" if problems else "nothing was changed; ") + _advice(error)
         first = Problem("write_failed", f"cannot write: {reason}", file=str(error.filename or root), hint=hint)
         raise WriteError(first, *problems) from error
+    try:
+        _settle(root, steps, folders)
+    except OSError as error:  # all files are new; the journal is still there
+        raise WriteError(_unsettled(root, error)) from error
 
 
 def recover(root: str) -> str:
@@ -137,11 +142,13 @@ def recover(root: str) -> str:
     try:
         return _recover(root, steps, made)
     except OSError as error:
-        reason = error.strerror or str(error)
-        problem = Problem(
-            "write_failed", f"cannot finish an interrupted run: {reason}", file=str(error.filename or root)
-        )
-        raise WriteError(problem._replace(hint=_advice(error))) from error
+        raise WriteError(_unsettled(root, error)) from error
+
+
+def _unsettled(root: str, error: OSError) -> Problem:
+    message = f"cannot finish a run that has begun to write: {error.strerror or error}"
+    hint = f"{_advice(error)}; the next run starts by finishing or undoing it"
+    return Problem("write_unfinished", message, file=str(error.filename or root), hint=hint)
 
 
 def _recover(root: str, steps: list[_Step], made: list[str]) -> str:
@@ -167,7 +174,8 @@ def _recover(root: str, steps: list[_Step], made: list[str]) -> str:
     if all(step.new == "" or _digest(_read(step.temp)) == step.new for step in pending):
         for step in pending:
             _switch(step)
-        _finish(root, steps, folders)
+        _check(steps)
+        _settle(root, steps, folders)
         return f"finished an interrupted run: {len(pending)} of {len(steps)} files were still to be written"
     problems = _undo(root, steps, made)
     if problems:
@@ -204,15 +212,18 @@ def _switch(step: _Step) -> None:
     _drop_bytecode(step.path)
 
 
-def _finish(root: str, steps: list[_Step], folders: list[str]) -> None:
-    """Check what was written, drop the second names, and only then the journal."""
+def _check(steps: list[_Step]) -> None:
+    """Read every file back."""
     for step in steps:
         if _digest(_read(step.path)) != step.new:
             raise OSError(errno.EIO, "read back other bytes than were written", step.path)
+
+
+def _settle(root: str, steps: list[_Step], folders: list[str]) -> None:
+    """Drop the second names, make the renames durable, and only then drop the journal."""
     for step in steps:
         _unlink(step.backup)
-    for folder in folders:
-        _sync_folder(folder)
+    sync(folders)
     _unlink(os.path.join(root, JOURNAL))
 
 
@@ -237,9 +248,8 @@ def _undo(root: str, steps: list[_Step], made: list[str]) -> list[Problem]:
         try:
             for folder in reversed(made):
                 _remove_folder(folder)
-            for folder in {os.path.dirname(step.path) for step in steps}:
-                if os.path.isdir(folder):
-                    _sync_folder(folder)
+            kept = {os.path.dirname(step.path) for step in steps} - set(made)
+            sync(folder for folder in kept if os.path.isdir(folder))
             _unlink(os.path.join(root, JOURNAL))
         except OSError as error:
             problems.append(
@@ -257,8 +267,9 @@ def _write_journal(root: str, steps: list[_Step], made: list[str]) -> None:
     temp = os.path.join(root, f"{PREFIX}new-journal")
     _unlink(temp)
     _write(temp, json.dumps(body).encode(), None)
+    sync([temp])
     os.replace(temp, os.path.join(root, JOURNAL))
-    _sync_folder(root)
+    sync([root])
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
@@ -277,17 +288,21 @@ def _read(path: str) -> bytes | None:
 
 
 def _write(path: str, data: bytes, like: os.stat_result | None) -> None:
-    """A new, synced file, with the mode and owner of ``like`` or the folder's owner and 0644."""
+    """A new file, with the mode and owner of ``like`` or the folder's owner and 0644."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
         _own(descriptor, like or os.stat(os.path.dirname(path)))
         os.fchmod(descriptor, stat.S_IMODE(like.st_mode) if like else 0o644)
         epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
         if epoch.isdigit():
             os.utime(path, (int(epoch), int(epoch)))
-        os.fsync(descriptor)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
+    finally:
+        os.close(descriptor)
 
 
 def _own(descriptor: int, like: os.stat_result) -> None:
@@ -330,14 +345,6 @@ def _remove_leftovers(folder: str) -> None:
 
 def _parents(folders: list[str], made: list[str]) -> list[str]:
     return sorted({*folders, *(os.path.dirname(folder) for folder in made)})
-
-
-def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _unlink(path: str) -> None:

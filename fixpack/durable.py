@@ -1,0 +1,38 @@
+"""Make files and folders durable, several at once: a file system commits waiting syncs together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from threading import Thread
+
+
+def sync(paths: Iterable[str]) -> None:
+    """``fsync`` every file and folder, in parallel: ten in turn cost ten commits of the file system's journal.
+
+    :raises OSError: the first failure.
+    """
+    failures: list[OSError] = []
+
+    def one(path: str) -> None:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            failures.append(OSError(error.errno, error.strerror, path))
+
+    waiting = list(paths)
+    if not waiting:
+        return
+    first, *others = waiting
+    threads = [Thread(target=one, args=(path,)) for path in others]
+    for thread in threads:
+        thread.start()
+    one(first)
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
