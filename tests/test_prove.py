@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import sys
 import textwrap
 import threading
@@ -184,6 +185,8 @@ class DemoLab:
         self.applied.append(tuple(fixes))
         file = Path(trees["demo-dist"], "demo", "rows.py")
         file.unlink()
+        # As an engine must: same size, same second, and Python would take the old bytecode for the new file's.
+        shutil.rmtree(file.parent / "__pycache__", ignore_errors=True)
         file.write_text(next((self.results[fix] for fix in fixes if fix in self.results), FIXED), encoding="utf-8")
 
     def env(self, trees: Mapping[str, str]) -> dict[str, str]:
