@@ -11,12 +11,14 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fixpack.errors import MismatchError, Problem, RegistryError, UsageError
-from fixpack.model import Fix, Profile, Registry, Release
 from fixpack.target import read_file
 from fixpack.text import did_you_mean, short
+
+if TYPE_CHECKING:  # a confirm run reads locks and needs no model
+    from fixpack.model import Fix, Profile, Registry, Release
 
 SCHEMA = "fixpack.lock/1"
 SUFFIX = ".lock.json"

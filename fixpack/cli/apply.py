@@ -21,7 +21,7 @@ EPILOG = """exit codes: 0 applied or confirmed; 1 the target does not match, not
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options of apply."""
     parser.epilog = EPILOG
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.formatter_class = formatter
     parser.add_argument("fixes", nargs="*", metavar="FIX", help="opt-in fixes to add to the profile's own")
     parser.add_argument("--profile", metavar="P", help="the profile, by name or alias")
     where = parser.add_argument_group("what to fix (default: what the running Python would import)")
@@ -34,6 +34,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--list", action="store_true", help="list the profiles, or the fixes of --profile")
     parser.add_argument("--json", action="store_true", help="report as JSON on stdout")
     parser.add_argument("--registry", metavar="DIR", help="use this registry (default: the one beside the engine)")
+
+
+def formatter(prog: str) -> argparse.HelpFormatter:
+    """Argparse makes one per option, and without a width each asks shutil, whose import costs a confirm 5 %."""
+    columns = os.environ.get("COLUMNS", "")
+    return argparse.RawDescriptionHelpFormatter(prog, width=int(columns) if columns.isdigit() else 100)
 
 
 def run(args: argparse.Namespace) -> int:
