@@ -127,7 +127,10 @@ def make_plan(registry: Registry, lock: Lock, selection: Selection, target: Targ
                 problems += unchecked(now.real, data)
             files.append(FileState(release.distribution, path, now.real, entry["base"] or "", entry["sha256"], changed))
         record = _record_change(release, results, target)
-        changes += [record] if record else []
+        if isinstance(record, Problem):
+            problems.append(record)
+        elif record:
+            changes.append(record)
     if problems:
         raise MismatchError(*problems)
     changes.sort(key=lambda change: change.old is not None)  # new modules first: what imports them comes after
@@ -199,7 +202,7 @@ def _look_at(
         stripped = strip(path, data, release, registry.fixes)
         message = "a file is there that the fix would add, and it is not the fix's"
         first = Problem("file_exists", message, ", ".join(users), real, hint="rebuild from a stock image")
-        problems.extend(stripped.problems or (first,))
+        problems.extend(problem._replace(file=real) for problem in stripped.problems or (first,))
         return None
     if data is None:
         message = f"{release.ref} pins this file, but it is not there"
@@ -229,11 +232,17 @@ def _in_place(
                 message = f"{fix} is in place, but the profile {lock['profile']} does not have it"
                 problems.append(Problem("other_profile", message, fix, path, hint="rebuild from a stock image"))
                 continue
-            for other in registry.fixes[fix].requires:
-                if other not in chosen and other not in found:
-                    message = f"{fix} is in place and requires {other}"
-                    problems.append(Problem("missing_requirement", message, fix, path, hint=f"name {other} as well"))
             found[fix] = None
+    releases = registry.profiles[lock["profile"]].releases
+    for fix in found:
+        for other in registry.fixes[fix].requires:
+            if other not in chosen and other not in found:
+                message = f"{fix} is in place and requires {other}"
+                problems.append(Problem("missing_requirement", message, fix, hint=f"name {other} as well"))
+        if _state(registry, releases, fix, seen) == "pristine":
+            message = f"{fix} is in place in part, and was not asked for"
+            hint = f"name {fix} to complete it, or rebuild from a stock image"
+            problems.append(Problem("partly_applied", message, fix, hint=hint))
     return tuple(found)
 
 
@@ -258,21 +267,24 @@ def _state(registry: Registry, releases: dict[str, str], fix: str, seen: dict[tu
         release = registry.releases[f"{distribution}@{name}"]
         for path in {target_path(release, edit) for edit in registry.fixes[fix].edits_for(release)}:
             wanted = sum(target_path(release, edit) == path for edit in registry.fixes[fix].edits_for(release))
-            if seen[distribution, path].applied.get(fix, 0) != wanted:
+            one = seen.get((distribution, path))  # absent: its problem is reported already
+            if one and one.applied.get(fix, 0) != wanted:
                 return "pristine"
     return "applied"
 
 
-def _record_change(release: Release, results: dict[str, bytes], target: Target) -> Change | None:
+def _record_change(release: Release, results: dict[str, bytes], target: Target) -> Change | Problem | None:
     """RECORD with the rows of added files, so that ``pip uninstall`` removes them; None if it has them."""
     located = target.located.get(release.distribution)
     added = {path: data for path, data in results.items() if path not in release.files}
     if not added or located is None or not located.dist_info:
         return None
-    real = os.path.join(located.dist_info, "RECORD")
+    real = resolve(target, release.distribution, os.path.join(os.path.basename(located.dist_info), "RECORD"))
+    if isinstance(real, Problem):
+        return real
     record = read_file(real)
     if not isinstance(record, bytes):
-        return None  # installed without RECORD (a distribution's own package): nothing to keep in step
+        return record  # None: installed without RECORD (a distribution's own package), nothing to keep in step
     new = with_rows(record, added)
     return Change(real, record, new) if new != record else None
 

@@ -46,7 +46,12 @@ def run(args: argparse.Namespace) -> int:
     """Apply, check, dry-run or list; returns the exit code."""
     from fixpack.errors import Problem, RegistryError, UsageError
 
+    for option in ("registry", "site", "root"):
+        if getattr(args, option) == "":
+            raise UsageError(Problem("bad_usage", f"--{option} is empty", hint="is a variable not set?"))
     root = args.registry or _default_root()
+    if args.list and args.fixes:
+        raise UsageError(Problem("bad_usage", f"--list takes no FIX, but {args.fixes[0]!r} is one"))
     if args.list:
         from fixpack.cli.list_ import show
 
