@@ -107,7 +107,8 @@ def interpreter_target(names: Names) -> Target:
         for finder in sys.meta_path:  # editable installs bring a finder of their own
             if finder is PathFinder or getattr(finder, "__module__", "").startswith("_frozen_importlib"):
                 continue
-            spec = finder.find_spec(package, None)
+            find_spec = getattr(finder, "find_spec", None)  # a finder of the kind before Python 3.4 has none
+            spec = find_spec(package, None) if find_spec else None
             places = list(spec.submodule_search_locations or ()) if spec else []
             if places:
                 root = os.path.dirname(os.path.realpath(places[0]))
