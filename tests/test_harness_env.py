@@ -1,4 +1,4 @@
-"""The environment of a proof: sealed from the caller's, made for its trees; one clear error where something is missing."""
+"""The environment of a proof: sealed from the caller, made for its trees; a clear error where something is missing."""
 
 from __future__ import annotations
 
