@@ -15,7 +15,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from fixpack.bytecode import pyc_files
 from fixpack.durable import sync
 from fixpack.errors import FixpackError, Problem
 from fixpack.journal import JOURNAL
+from fixpack.target import read_file
 
 PREFIX = ".fixpack-"
 SCHEMA = "fixpack.journal/1"
@@ -68,7 +69,11 @@ def locked(root: str) -> Iterator[None]:
     The lock is the kernel's, on the folder itself: it needs no file, works on a folder that cannot be
     written, and dies with its process.
     """
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        message = f"cannot open the target's folder: {error.strerror}"
+        raise WriteError(Problem("write_failed", message, file=root, hint=_advice(error))) from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -118,23 +123,28 @@ def commit(changes: list[Change], root: str) -> None:
         raise WriteError(_unsettled(root, error)) from error
 
 
-def recover(root: str) -> str:
+def recover(root: str, inside: Sequence[str] = ()) -> str:
     """Finish what a killed run left behind.  The caller holds ``locked(root)``.
 
+    :param inside: the folders that a journal may speak of besides ``root``.  A target can be somebody
+        else's work, its journal too.
     :returns: what was done, "" if there was no journal.
     :raises WriteError: if the files are in no state that the journal knows; nothing is changed then.
     """
     journal = os.path.join(root, JOURNAL)
-    try:
-        with open(journal, "rb") as file:
-            data = json.loads(file.read())
-        if data["schema"] != SCHEMA:
-            raise ValueError(f"its schema is {data['schema']!r}")
-        steps = [_Step(os.path.normpath(os.path.join(root, path)), old, new) for path, old, new in data["steps"]]
-        made = [os.path.normpath(os.path.join(root, path)) for path in data["made"]]
-    except FileNotFoundError:
+    data = read_file(journal)
+    if data is None:
         return ""
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    try:
+        if isinstance(data, Problem):
+            raise ValueError(data.message)
+        body = json.loads(data)
+        if body["schema"] != SCHEMA:
+            raise ValueError(f"its schema is {body['schema']!r}")
+        allowed = [os.path.realpath(folder) for folder in (root, *inside)]
+        steps = [_Step(_held(root, path, allowed), str(old), str(new)) for path, old, new in body["steps"]]
+        made = [_held(root, path, allowed) for path in body["made"]]
+    except (ValueError, KeyError, TypeError) as error:
         hint = "look at it; remove it if it is not Fixpack's, or rebuild from a stock image"
         raise WriteError(
             Problem("journal_invalid", f"cannot use the journal: {error}", file=journal, hint=hint)
@@ -143,6 +153,15 @@ def recover(root: str) -> str:
         return _recover(root, steps, made)
     except OSError as error:
         raise WriteError(_unsettled(root, error)) from error
+
+
+def _held(root: str, path: str, allowed: list[str]) -> str:
+    """A path of a journal, resolved; it must lie below one of the allowed folders."""
+    full = os.path.normpath(os.path.join(root, path))
+    folder = os.path.realpath(os.path.dirname(full))
+    if not any(folder == each or folder.startswith(each.rstrip(os.sep) + os.sep) for each in allowed):
+        raise ValueError(f"{path!r} leads out of the target")
+    return os.path.join(folder, os.path.basename(full))
 
 
 def _unsettled(root: str, error: OSError) -> Problem:
@@ -233,9 +252,10 @@ def _undo(root: str, steps: list[_Step], made: list[str]) -> list[Problem]:
     for step in reversed(steps):
         try:
             if os.path.lexists(step.backup):
-                os.replace(step.backup, step.path)
-                _unlink(step.backup)  # a rename between two names of one inode does nothing
-                _drop_bytecode(step.path)
+                if _digest(_read(step.path)) != step.old:
+                    os.replace(step.backup, step.path)
+                    _drop_bytecode(step.path)
+                _unlink(step.backup)
             elif not step.old and step.new and _digest(_read(step.path)) == step.new:
                 os.unlink(step.path)
                 _drop_bytecode(step.path)

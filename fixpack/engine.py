@@ -55,9 +55,10 @@ def apply(root: str, lock: Lock, selection: Selection, target: Target, *, write:
     with ExitStack() as locks:
         roots = sorted({located.root for located in target.located.values()})
         if write or any(os.path.lexists(os.path.join(each, JOURNAL)) for each in roots):
+            inside = [*roots, target.boundary] if target.boundary else roots
             for each in roots:
                 locks.enter_context(locked(each))
-            notes = [note for each in roots if (note := recover(each))]
+            notes = [note for each in roots if (note := recover(each, inside))]
         plan = _plan(root, lock, selection, target)
         if plan.changes and write:
             commit(plan.changes, roots[0])

@@ -178,7 +178,8 @@ def locate(data: bytes, file: SourceFile, anchor: Anchor, fix: str) -> Place | P
         expected,
         "0 matches",
         diff,
-        f"this file is not the pinned one; see `python -m fixpack list` for the pins (the anchor is {anchor.where})",
+        "this file is not the pinned one; rebuild the layer from the stock image of the pinned release "
+        f"(the anchor is {anchor.where})",
     )
 
 
