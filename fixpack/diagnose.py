@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fixpack.compose import Stripped
 from fixpack.errors import Problem
 from fixpack.lock import sha256
-from fixpack.model import Registry, Release
+from fixpack.model import Fix, Registry, Release
 from fixpack.scope import locate
 from fixpack.target import Target
 
@@ -25,6 +25,15 @@ def missing_distribution(release: Release, target: Target, fixes: Sequence[str])
         found=found or "no package of the profile",
         hint=f"run with the interpreter that has it, or name it: --site DIR or --source {release.distribution}=DIR",
     )
+
+
+def stale_revision(fix: Fix, number: int, real: str) -> Problem:
+    """The problem of an older revision that the fix's history knows."""
+    message = f"revision {number} is in place; the registry has revision {fix.revision}"
+    past = fix.past(number)
+    why = f" ({past.reason})" if past else ""
+    hint = f"`fixpack revert {fix.id}` takes it out, then apply again; or rebuild from the stock image"
+    return Problem("stale_revision", message + why, fix.id, real, hint=hint)
 
 
 def explain_foreign(

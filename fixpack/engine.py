@@ -11,7 +11,7 @@ from fixpack.bytecode import unchecked
 from fixpack.commit import Change, commit, locked, recover
 from fixpack.compose import Stripped, check_syntax, compose, scopes, strip, target_path, touched
 from fixpack.confirm import Selection, expected, fix_states, places
-from fixpack.diagnose import explain_foreign, missing_distribution
+from fixpack.diagnose import explain_foreign, missing_distribution, stale_revision
 from fixpack.errors import MismatchError, Problem, RegistryError
 from fixpack.index import restore
 from fixpack.journal import JOURNAL
@@ -197,6 +197,9 @@ def _look_at(
                 if edit.path == path and render(registry.fixes[name], edit, b"") == data:
                     return Seen(real, data, None, {name: 1})
         stripped = strip(path, data, release, registry.fixes)
+        if stripped.stale and not stripped.base and not stripped.problems:
+            problems += [stale_revision(registry.fixes[name], number, real) for name, number in stripped.stale.items()]
+            return None
         message = "a file is there that the fix would add, and it is not the fix's"
         first = Problem("file_exists", message, ", ".join(users), real, hint="rebuild from a stock image")
         problems.extend(stripped.problems or (first,))
@@ -205,9 +208,13 @@ def _look_at(
         message = f"{release.ref} pins this file, but it is not there"
         problems.append(Problem("file_missing", message, ", ".join(users), real))
         return None
-    stripped = strip(path, data, release, registry.fixes) if sha256(data) != pinned.sha256 else Stripped(data, {}, ())
+    pristine = sha256(data) == pinned.sha256
+    stripped = Stripped(data, {}, (), {}) if pristine else strip(path, data, release, registry.fixes)
     if stripped.problems or sha256(stripped.base) != pinned.sha256:
         problems.extend(explain_foreign(registry, release, path, real, data, stripped, users))
+        return None
+    if stripped.stale:
+        problems += [stale_revision(registry.fixes[name], number, real) for name, number in stripped.stale.items()]
         return None
     return Seen(real, data, stripped.base, stripped.applied)
 
