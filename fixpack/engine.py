@@ -9,27 +9,19 @@ from typing import NamedTuple
 
 from fixpack.bytecode import unchecked
 from fixpack.commit import Change, commit, locked, recover
-from fixpack.compose import Stripped, check_syntax, compose, scopes, strip, target_path, touched
+from fixpack.compose import check_syntax, compose, scopes, target_path, touched
 from fixpack.confirm import Selection, expected, fix_states, places
-from fixpack.diagnose import explain_foreign, missing_distribution, stale_revision
+from fixpack.diagnose import missing_distribution
 from fixpack.errors import MismatchError, Problem, RegistryError
 from fixpack.index import restore
 from fixpack.journal import JOURNAL
+from fixpack.layers import confirm_layered
+from fixpack.ledger import entries
 from fixpack.lock import Lock, sha256
+from fixpack.look import Seen, look_at
 from fixpack.model import Fix, Profile, Registry, Release
 from fixpack.outcome import FileState, Outcome
-from fixpack.payload import render
-from fixpack.record import with_rows
-from fixpack.target import Target, read_file, resolve
-
-
-class Seen(NamedTuple):
-    """One file of the target as it is."""
-
-    real: str
-    data: bytes | None
-    base: bytes | None  # the pinned bytes, recovered; None for a file that fixes add
-    applied: dict[str, int]  # fix -> regions that are in place
+from fixpack.target import Target, resolve
 
 
 class Plan(NamedTuple):
@@ -41,13 +33,17 @@ class Plan(NamedTuple):
     unasked: tuple[str, ...]  # fixes in place that were not named
 
 
-def apply(root: str, lock: Lock, selection: Selection, target: Target, *, write: bool) -> Outcome:
+def apply(
+    root: str, lock: Lock, selection: Selection, target: Target, *, write: bool, update_record: bool = False
+) -> Outcome:
     """Bring every selected fix in, or change nothing.
 
     :param root: the registry's folder.
-    :param write: False computes and checks everything and writes nothing.
-    :returns: the outcome: applied, confirmed, or would-apply.
     :param lock: a lock for which ``lock.stale`` found nothing.
+    :param write: False computes and checks everything and writes nothing.
+    :param update_record: rewrite RECORD's rows of changed files too.
+    :returns: the outcome: applied, confirmed, or would-apply.  "confirmed" may name files that another
+        layer changed outside of every fixed scope.
     :raises MismatchError: if the target is not what the fixes were proven on; nothing was written.
     :raises WriteError: if a file could not be written; all was put back.
     """
@@ -58,7 +54,9 @@ def apply(root: str, lock: Lock, selection: Selection, target: Target, *, write:
             for each in roots:
                 locks.enter_context(locked(each))
             notes = [note for each in roots if (note := recover(each))]
-        plan = _plan(root, lock, selection, target)
+        plan = _plan(root, lock, selection, target, update_record)
+        if isinstance(plan, Outcome):
+            return plan._replace(notes=tuple(notes))
         if plan.changes and write:
             commit(plan.changes, roots[0])
     chosen = (*selection.default, *selection.opt_in)
@@ -78,17 +76,33 @@ def apply(root: str, lock: Lock, selection: Selection, target: Target, *, write:
     )
 
 
-def _plan(root: str, lock: Lock, selection: Selection, target: Target) -> Plan:
-    """The plan, from the lock's index; where that fails, once more with the whole registry, which can explain."""
+def _plan(root: str, lock: Lock, selection: Selection, target: Target, update_record: bool) -> Plan | Outcome:
+    """The plan, from the lock's index.
+
+    Where that fails: confirmed, if only another layer's changes are in the way; else once more with the
+    whole registry, which can explain.
+    """
+    registry = restore(root, lock)
     try:
-        return make_plan(restore(root, lock), lock, selection, target)
+        return make_plan(registry, lock, selection, target, update_record, explain=False)
     except MismatchError:
+        outcome = confirm_layered(registry, lock, selection, target)
+        if outcome:
+            return outcome
         from fixpack.registry import load
 
-        return make_plan(load(root), lock, selection, target)
+        return make_plan(load(root), lock, selection, target, update_record)
 
 
-def make_plan(registry: Registry, lock: Lock, selection: Selection, target: Target) -> Plan:
+def make_plan(
+    registry: Registry,
+    lock: Lock,
+    selection: Selection,
+    target: Target,
+    update_record: bool = False,
+    *,
+    explain: bool = True,
+) -> Plan:
     """Look at the target and compute what has to be written.
 
     :raises MismatchError: with every problem of every fix and file.
@@ -100,7 +114,7 @@ def make_plan(registry: Registry, lock: Lock, selection: Selection, target: Targ
     seen: dict[tuple[str, str], Seen] = {}
     faults: list[tuple[tuple[str, ...], Problem]] = []  # the fixes that a problem concerns, and the problem
     for release in registry.profile_releases(profile):
-        seen.update(_look(registry, release, lock, chosen, target, faults))
+        seen.update(_look(registry, release, lock, chosen, target, faults, explain))
     unasked = _in_place(registry, lock, seen, chosen, problems)
     problems += [fault for users, fault in faults if any(fix in chosen or fix in unasked for fix in users)]
     if problems:
@@ -126,8 +140,13 @@ def make_plan(registry: Registry, lock: Lock, selection: Selection, target: Targ
             else:
                 problems += unchecked(now.real, data)
             files.append(FileState(release.distribution, path, now.real, entry["base"] or "", entry["sha256"], changed))
-        record = _record_change(release, results, target)
-        changes += [record] if record else []
+        if results and not problems:
+            dist = release.distribution
+            kept = [name for name in lock["fixes"] if name in (*chosen, *unasked)]
+            here = [name for name in kept if registry.fixes[name].edits_for(release)]
+            before = {path: seen[dist, path][:3] for path in results}
+            changed = any(before[path][1] != data for path, data in results.items())
+            changes += entries(lock, target, dist, here, before, results, changed=changed, update_record=update_record)
     if problems:
         raise MismatchError(*problems)
     changes.sort(key=lambda change: change.old is not None)  # new modules first: what imports them comes after
@@ -157,6 +176,7 @@ def _look(
     chosen: Sequence[str],
     target: Target,
     faults: list[tuple[tuple[str, ...], Problem]],
+    explain: bool,
 ) -> dict[tuple[str, str], Seen]:
     """Read every file that the profile's fixes touch."""
     entries = lock["releases"][release.distribution]["files"]
@@ -169,54 +189,11 @@ def _look(
         return {}
     seen: dict[tuple[str, str], Seen] = {}
     for path, entry in entries.items():
-        found: list[Problem] = []
-        one = _look_at(registry, release, path, entry["fixes"], target, found)
-        if one:
+        one = look_at(registry, release, lock, path, target, explain=explain)
+        if not one.problems:
             seen[release.distribution, path] = one
-        faults += [(tuple(entry["fixes"]), problem) for problem in found]
+        faults += [(tuple(entry["fixes"]), problem) for problem in one.problems]
     return seen
-
-
-def _look_at(
-    registry: Registry, release: Release, path: str, users: Sequence[str], target: Target, problems: list[Problem]
-) -> Seen | None:
-    real = resolve(target, release.distribution, path)
-    if isinstance(real, Problem):
-        problems.append(real._replace(fix=", ".join(users)))
-        return None
-    data = read_file(real)
-    if isinstance(data, Problem):
-        problems.append(data._replace(fix=", ".join(users)))
-        return None
-    pinned = release.files.get(path)
-    if pinned is None:  # a file that a fix adds
-        if data is None:
-            return Seen(real, None, None, {})
-        for name in users:
-            for edit in registry.fixes[name].edits_for(release):
-                if edit.path == path and render(registry.fixes[name], edit, b"") == data:
-                    return Seen(real, data, None, {name: 1})
-        stripped = strip(path, data, release, registry.fixes)
-        if stripped.stale and not stripped.base and not stripped.problems:
-            problems += [stale_revision(registry.fixes[name], number, real) for name, number in stripped.stale.items()]
-            return None
-        message = "a file is there that the fix would add, and it is not the fix's"
-        first = Problem("file_exists", message, ", ".join(users), real, hint="rebuild from a stock image")
-        problems.extend(stripped.problems or (first,))
-        return None
-    if data is None:
-        message = f"{release.ref} pins this file, but it is not there"
-        problems.append(Problem("file_missing", message, ", ".join(users), real))
-        return None
-    pristine = sha256(data) == pinned.sha256
-    stripped = Stripped(data, {}, (), {}) if pristine else strip(path, data, release, registry.fixes)
-    if stripped.problems or sha256(stripped.base) != pinned.sha256:
-        problems.extend(explain_foreign(registry, release, path, real, data, stripped, users))
-        return None
-    if stripped.stale:
-        problems += [stale_revision(registry.fixes[name], number, real) for name, number in stripped.stale.items()]
-        return None
-    return Seen(real, data, stripped.base, stripped.applied)
 
 
 def _in_place(
@@ -268,20 +245,6 @@ def _state(registry: Registry, releases: dict[str, str], fix: str, seen: dict[tu
             if seen[distribution, path].applied.get(fix, 0) != wanted:
                 return "pristine"
     return "applied"
-
-
-def _record_change(release: Release, results: dict[str, bytes], target: Target) -> Change | None:
-    """RECORD with the rows of added files, so that ``pip uninstall`` removes them; None if it has them."""
-    located = target.located.get(release.distribution)
-    added = {path: data for path, data in results.items() if path not in release.files}
-    if not added or located is None or not located.dist_info:
-        return None
-    real = os.path.join(located.dist_info, "RECORD")
-    record = read_file(real)
-    if not isinstance(record, bytes):
-        return None  # installed without RECORD (a distribution's own package): nothing to keep in step
-    new = with_rows(record, added)
-    return Change(real, record, new) if new != record else None
 
 
 def apply_selection(registry: Registry, releases: Iterable[Release], fixes: Sequence[str], target: Target) -> None:

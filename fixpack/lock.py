@@ -11,13 +11,15 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fixpack.errors import MismatchError, Problem, RegistryError, UsageError
 from fixpack.form import misfit
-from fixpack.model import Fix, Profile, Registry, Release
 from fixpack.target import read_file
 from fixpack.text import did_you_mean, short
+
+if TYPE_CHECKING:  # a confirm run reads locks and needs no model
+    from fixpack.model import Fix, Profile, Registry, Release
 
 SCHEMA = "fixpack.lock/1"
 SUFFIX = ".lock.json"
@@ -70,14 +72,8 @@ def find(root: str, name: str) -> Lock:
     :raises UsageError: if no lock has that name.
     :raises RegistryError: if a lock cannot be read.
     """
-    folder = os.path.join(root, "profiles")
     known: list[str] = []
-    try:
-        names_there = sorted(os.listdir(folder))
-    except OSError as error:
-        hint = "copy the whole registry (fixes, anchors, patches, profiles) before this step"
-        message = f"the registry has no folder profiles/: {error.strerror}"
-        raise UsageError(Problem("registry_missing", message, file=folder, hint=hint)) from error
+    names_there = _listed(root)
     files = [each for each in names_there if each.endswith(SUFFIX)]
     files.sort(key=lambda each: each != name + SUFFIX)  # the likely one first
     for each in files:
@@ -93,6 +89,24 @@ def find(root: str, name: str) -> Lock:
     if unlocked:
         hint += f"; without a lock: {', '.join(unlocked)} (run `fixpack lock`)"
     raise UsageError(Problem("unknown_profile", f"there is no profile {name!r}", hint=hint))
+
+
+def known(root: str) -> list[str]:
+    """The profiles that have a lock.
+
+    :raises UsageError: if the registry has no folder of profiles.
+    """
+    return [each[: -len(SUFFIX)] for each in _listed(root) if each.endswith(SUFFIX)]
+
+
+def _listed(root: str) -> list[str]:
+    folder = os.path.join(root, "profiles")
+    try:
+        return sorted(os.listdir(folder))
+    except OSError as error:
+        hint = "copy the whole registry (fixes, anchors, patches, profiles) before this step"
+        message = f"the registry has no folder profiles/: {error.strerror}"
+        raise UsageError(Problem("registry_missing", message, file=folder, hint=hint)) from error
 
 
 def read(root: str, profile: str) -> Lock:

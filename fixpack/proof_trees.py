@@ -80,7 +80,9 @@ class Digester:
         return self._known[stamp]
 
     def tree(self, root: str, fresh: bool = False) -> str:
-        """The sha256 over the sorted paths and sha256 of all files below ``root``, bytecode left out.
+        """The sha256 over the sorted paths and sha256 of all files below ``root``.
+
+        Left out: bytecode, and what this program itself notes at the top, which tells of this machine.
 
         ``fresh`` reads every file again, for a check that must not trust time stamps.
         """
@@ -88,6 +90,8 @@ class Digester:
         for folder, names, files in os.walk(root):
             names[:] = [name for name in names if name != _BYTECODE]
             for name in files:
+                if folder == root and name.startswith(".fixpack-"):
+                    continue
                 path = os.path.join(folder, name)
                 lines.append(f"{os.path.relpath(path, root)}\0{self.file(path, fresh)}\n")
         return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()

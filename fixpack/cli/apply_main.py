@@ -9,6 +9,8 @@ from fixpack.cli import apply, guard
 
 def main(argv: list[str] | None = None) -> int:
     """Parse and apply; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="apply_all.py", description=apply.HELP, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="apply_all.py", description=apply.HELP, allow_abbrev=False, formatter_class=apply.formatter
+    )
     apply.configure(parser)
     return guard(apply.run, parser.parse_args(argv))

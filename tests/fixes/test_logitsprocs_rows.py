@@ -32,6 +32,14 @@ def engines() -> dict[str, Live]:
     return {"sync": Live(False, **options), "async": Live(True, **options)}
 
 
+@pytest.fixture(params=[False, True], ids=["sync", "async"])
+def tight(request: pytest.FixtureRequest) -> Iterator[Live]:
+    """An engine with five KV blocks: room for two requests of two blocks, not of three."""
+    live = Live(request.param, max_model_len=512, num_gpu_blocks_override=6)
+    yield live
+    live.clear()
+
+
 @pytest.fixture(params=["sync", "async"])
 def live(engines: dict[str, Live], request: pytest.FixtureRequest) -> Iterator[Live]:
     yield engines[request.param]
@@ -125,6 +133,18 @@ def test_min_tokens_of_a_chunked_prompt(live: Live) -> None:
     live.add("P", 1200, min_tokens(2))
     got = tokens_of(live, "P", 6)
     assert got == [1, 1, EOS, EOS], f"sampled {got}"
+
+
+def test_min_tokens_after_a_preemption(tight: Live) -> None:
+    """B is thrown out in the middle and computed again: its tokens are counted as before."""
+    tight.add("A", 250, sampling(max_tokens=10))
+    tight.add("B", 250, min_tokens(12, max_tokens=16))
+    b = tight.scheduler.requests["B"]
+    got = []
+    while tight.scheduler.has_requests() and len(got) < 16:
+        got += tight.step().get("B", [])
+    assert b.num_preemptions == 1
+    assert got == [1] * 12 + [EOS] * 4, f"sampled {got}"
 
 
 def test_min_tokens_in_the_engine(live: Live) -> None:

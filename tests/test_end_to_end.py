@@ -1,0 +1,120 @@
+"""The same requests through the whole stack, on stock and on fixed code: equal without a trigger, right with one.
+
+Runs tests/harness/e2e.py in fresh interpreters on the real sources; skipped with the command that fetches them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixpack import compose, crosscheck, prove_lab, registry
+from fixpack.proof_trees import clone
+
+REPO = Path(__file__).resolve().parent.parent
+REGISTRY = registry.load(str(REPO))
+PROFILES = [name for name, profile in REGISTRY.profiles.items() if not profile.experimental]
+KINDS = ("sync", "async")
+
+
+class Outcome:
+    """What e2e.py printed for a profile, on stock and with all default fixes."""
+
+    def __init__(self, stock: dict[str, Any], fixed: dict[str, Any]) -> None:
+        self.stock = stock
+        self.fixed = fixed
+
+
+def run(env: Mapping[str, str], folder: Path) -> dict[str, Any]:
+    """e2e.py's result in that environment."""
+    done = subprocess.run(
+        [sys.executable, str(REPO / "tests/harness/e2e.py")], env=dict(env), cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+@pytest.fixture(scope="module", params=PROFILES)
+def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
+    """Both runs of a profile; the fixed trees are throw-away copies, made by the engine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FIXPACK_SOURCES", str(request.getfixturevalue("real_cache")))
+        absent = prove_lab.missing_modules()
+        if absent:
+            pytest.skip(f"needs {', '.join(absent)}: python3 bootstrap.py test installs the pinned versions")
+        profile = REGISTRY.profiles[request.param]
+        releases = REGISTRY.profile_releases(profile)
+        lab = prove_lab.real_lab(REGISTRY)
+        trees = {release.distribution: lab.tree(release) for release in releases}
+        missing = [lab.fetch(release) for release in releases if not trees[release.distribution]]
+        if missing:
+            pytest.skip(f"source missing: {' && '.join(missing)}")
+        folder = tmp_path_factory.mktemp("e2e")
+        names = crosscheck.closure(REGISTRY, profile.fixes)
+        fixed = dict(trees)
+        for release in releases:
+            if compose.touched(release, [REGISTRY.fixes[name] for name in names]):
+                fixed[release.distribution] = str(folder / release.distribution)
+                clone(trees[release.distribution], fixed[release.distribution])
+        lab.apply(releases, names, fixed)
+        stock_env, fixed_env = lab.env(trees), lab.env(fixed)
+    try:
+        yield Outcome(run(stock_env, folder), run(fixed_env, folder))
+    finally:  # the copies' bytecode; what belongs to the cached trees stays for the next run
+        shutil.rmtree(os.path.join(fixed_env["PYTHONPYCACHEPREFIX"], str(folder).lstrip(os.sep)), ignore_errors=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_a_trigger_nothing_changes(outcome: Outcome, kind: str) -> None:
+    """Greedy, seeded, penalised and cached requests, prompts in chunks: the same tokens."""
+    stock, fixed = outcome.stock[kind]["plain"], outcome.fixed[kind]["plain"]
+    assert fixed == stock
+    for name in ("penalised", "greedy, in chunks", "cached prefix"):
+        assert fixed["together"][name] == fixed["alone"][name], name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("case", "hit", "others"),
+    [
+        ("shared prefix", ["Reader"], ["Writer"]),
+        ("temperatures", ["P0", "P1"], []),
+        ("penalties", ["P0", "P1"], []),
+        ("allowed tokens", ["P1"], ["P0"]),
+    ],
+)
+def test_company_changes_nothing(outcome: Outcome, kind: str, case: str, hit: list[str], others: list[str]) -> None:
+    """With a trigger, a fixed engine gives what each request gets alone; stock does not."""
+    stock, fixed = outcome.stock[kind][case], outcome.fixed[kind][case]
+    assert fixed["alone"] == stock["alone"]
+    for name in (*hit, *others):
+        assert fixed["together"][name] == fixed["alone"][name], name
+    for name in hit:
+        assert stock["together"][name] != stock["alone"][name], f"{name}: stock is right, so this is no trigger"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logit_bias(outcome: Outcome, kind: str) -> None:
+    """Stock ignores it; fixed obeys, for the right requests only."""
+    stock, fixed = outcome.stock[kind]["logit bias"], outcome.fixed[kind]["logit bias"]
+    assert fixed["together"] == fixed["alone"] == {"A": stock["alone"]["A"], "B": [7] * 6, "C": [9] * 6}
+    assert 7 not in stock["alone"]["B"]
+    assert 9 not in stock["alone"]["C"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bad_words(outcome: Outcome, kind: str) -> None:
+    """Stock's engine dies of a second request with bad words; fixed leaves them out, and only there."""
+    stock, fixed = outcome.stock[kind]["bad words"], outcome.fixed[kind]["bad words"]
+    assert stock["error"] == "IndexError: index 1 is out of bounds for dimension 0 with size 1"
+    assert fixed["together"] == fixed["alone"] == stock["alone"]
+    assert not [token for token in fixed["together"]["B"] if token in range(3, 500, 2)]
