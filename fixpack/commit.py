@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import json
 import os
+import signal
 import stat
 import sys
 from collections.abc import Iterator
@@ -62,6 +63,16 @@ def _beside(path: str, kind: str) -> str:
 
 
 @contextmanager
+def shielded() -> Iterator[None]:
+    """Hold SIGINT and SIGTERM back: they take effect before or after a transaction, never within it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
 def locked(root: str) -> Iterator[None]:
     """Hold the target's folder against other writers.
 
@@ -83,12 +94,19 @@ def locked(root: str) -> Iterator[None]:
 def commit(changes: list[Change], root: str) -> None:
     """Make all changes or none.  The caller holds ``locked(root)``.
 
+    SIGINT and SIGTERM wait until it is done.
+
     Modes and owners are kept, hard-linked copies stay untouched (every write makes a new inode), and
     no compiled form of a changed file is left.  Each file is read back and compared.
 
     :param root: the folder that the journal goes to.
     :raises WriteError: if anything failed; then the old files are back, inode and all.
     """
+    with shielded():
+        _commit(changes, root)
+
+
+def _commit(changes: list[Change], root: str) -> None:
     steps = [_Step(change.path, _digest(change.old), _digest(change.new)) for change in changes]
     folders = sorted({os.path.dirname(step.path) for step in steps})
     made: list[str] = []
@@ -140,7 +158,8 @@ def recover(root: str) -> str:
             Problem("journal_invalid", f"cannot use the journal: {error}", file=journal, hint=hint)
         ) from error
     try:
-        return _recover(root, steps, made)
+        with shielded():
+            return _recover(root, steps, made)
     except OSError as error:
         raise WriteError(_unsettled(root, error)) from error
 
@@ -223,7 +242,9 @@ def _settle(root: str, steps: list[_Step], folders: list[str]) -> None:
     """Drop the second names, make the renames durable, and only then drop the journal."""
     for step in steps:
         _unlink(step.backup)
-    sync(folders)
+    emptied = {os.path.dirname(step.path) for step in steps if not step.new}
+    parents = {parent for folder in emptied if (parent := _remove_emptied(folder))}
+    sync({folder for folder in (*folders, *parents) if os.path.isdir(folder)})
     _unlink(os.path.join(root, JOURNAL))
 
 
@@ -329,10 +350,33 @@ def _make_folder(folder: str, made: list[str]) -> None:
 
 
 def _remove_folder(folder: str) -> None:
-    cache = os.path.join(folder, "__pycache__")
-    for each in (cache, folder):
-        if os.path.isdir(each):
-            os.rmdir(each)
+    if not os.path.isdir(folder):
+        return
+    cache = "__pycache__"
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries]
+    if names == [cache]:
+        os.rmdir(os.path.join(folder, cache))
+    elif names:
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), folder)
+    os.rmdir(folder)
+
+
+def _remove_emptied(folder: str) -> str:
+    """Remove a folder from which the last file went, and its parents if they are empty then.
+
+    :returns: the folder in which something was removed, "" if nothing was.
+    """
+    changed = ""
+    while True:  # ends at the latest at the package's folder, which holds upstream's files
+        try:
+            _remove_folder(folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            return changed
+        folder = changed = os.path.dirname(folder)
+    return changed
 
 
 def _remove_leftovers(folder: str) -> None:

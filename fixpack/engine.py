@@ -76,6 +76,21 @@ def apply(
     )
 
 
+def settle(target: Target) -> tuple[str, ...]:
+    """Finish or undo what a killed run left in a target.  Without such a run, nothing is locked or written.
+
+    :returns: what was done.
+    :raises WriteError: if it cannot be done.
+    """
+    roots = sorted({located.root for located in target.located.values()})
+    if not any(os.path.lexists(os.path.join(each, JOURNAL)) for each in roots):
+        return ()
+    with ExitStack() as locks:
+        for each in roots:
+            locks.enter_context(locked(each))
+        return tuple(note for each in roots if (note := recover(each)))
+
+
 def _plan(root: str, lock: Lock, selection: Selection, target: Target, update_record: bool) -> Plan | Outcome:
     """The plan, from the lock's index.
 

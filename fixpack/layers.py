@@ -42,7 +42,7 @@ def judge(
         verdict[name] = _missing_region(fix, release, path, stripped) or _scope_problem(
             fix, release, path, data, stripped, wanted, kept
         )
-    intact = [_only(registry.fixes[name], release, path) for name, problem in verdict.items() if problem is None]
+    intact = [only(registry.fixes[name], release, path) for name, problem in verdict.items() if problem is None]
     try:
         again = compose({path: stripped.base}, release, intact).get(path, stripped.base)
     except MismatchError as error:
@@ -122,7 +122,7 @@ def _real_line(index: int, data: bytes, stripped: bytes) -> int:
     return data.count(b"\n") + 1
 
 
-def _only(fix: Fix, release: Release, path: str) -> Fix:
+def only(fix: Fix, release: Release, path: str) -> Fix:
     """The fix with nothing but its edits of one file."""
     edits = tuple(edit for edit in fix.edits_for(release) if target_path(release, edit) == path)
     return fix._replace(edits={release.distribution: edits}, variants={})

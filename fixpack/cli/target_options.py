@@ -45,10 +45,12 @@ def registry_root(args: argparse.Namespace) -> str:
     return default_root()
 
 
-def open_locked(args: argparse.Namespace, root: str) -> tuple[Lock, Target]:
+def open_locked(args: argparse.Namespace, root: str, *, check: bool = True) -> tuple[Lock, Target]:
     """The lock of the named profile, checked against the registry, and the target.
 
     Without ``--profile``, the one profile whose pinned bytes are in the target.
+
+    :param check: False leaves the check of the registry to the caller.
 
     :raises UsageError: for unknown names, and if several profiles fit.
     :raises RegistryError: if the registry is not what the lock was made from.
@@ -63,7 +65,7 @@ def open_locked(args: argparse.Namespace, root: str) -> tuple[Lock, Target]:
         from fixpack.detect import detect
 
         locked, target = detect(root, lambda candidate: open_target(args, candidate))
-    stale = lock.stale(root, locked)
+    stale = lock.stale(root, locked) if check else []
     if stale:
         raise RegistryError(*stale)
     return locked, target
