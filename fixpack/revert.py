@@ -21,7 +21,11 @@ from fixpack.survey import paths_of
 from fixpack.target import Target
 from fixpack.text import did_you_mean
 
-REFUSED = ("base_sha_unknown", "edited_in_scope", "edited_inside", "foreign_region")
+#: problems that are somebody else's change
+REFUSED = (
+    *("base_sha_unknown", "edited_in_scope", "edited_inside", "foreign_region", "region_missing", "region_moved"),
+    *("eol_differs", "bom", "no_final_newline", "file_exists"),
+)
 
 
 class Reverted(NamedTuple):
@@ -165,7 +169,8 @@ def _check_requirements(registry: Registry, out: Sequence[str], stay: Sequence[s
 
 def _obstacles(one: Seen, out: Sequence[str], named: bool) -> list[Problem]:
     """What keeps a file from being reverted; a stale fix that goes is no obstacle."""
-    kept = [problem for problem in one.problems if not (problem.code == "stale_revision" and problem.fix in out)]
+    goes = {*one.stripped.stale} & {*out}
+    kept = [problem for problem in one.problems if not (problem.code == "stale_revision" and problem.fix in goes)]
     concerned = not named or one.data is None or bool({*one.applied, *one.stripped.stale} & {*out})
     if not kept or not concerned or (one.data is not None and not MARKER.search(one.data)):
         return []  # a file without any region of ours is not touched

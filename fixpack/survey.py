@@ -50,8 +50,14 @@ class FixView(NamedTuple):
     title: str
     opt_in: bool
     state: str
+    edits: int  # how many of its edits are in place
     reason: str  # why it is in that state; "" where the state says it all
     problems: tuple[Problem, ...]
+
+    @property
+    def half(self) -> bool:
+        """Whether only some of its edits are in place."""
+        return self.state == "pristine" and self.edits > 0
 
 
 class FileView(NamedTuple):
@@ -81,6 +87,14 @@ class Survey(NamedTuple):
     files: tuple[FileView, ...]
     receipts: tuple[ReceiptView, ...]
     seen: dict[tuple[str, str], Seen]
+
+    @property
+    def sound(self) -> bool:
+        """Whether every fix is in place, absent or superseded; of opt-in fixes only those that are in place count."""
+        return all(
+            (fix.state in SOUND and not fix.half) or (fix.opt_in and not fix.edits and fix.state != "stale")
+            for fix in self.fixes
+        )
 
     @property
     def foreign(self) -> tuple[str, ...]:
@@ -117,9 +131,10 @@ def survey(registry: Registry, lock: Lock, target: Target) -> Survey:
     }
     fixes = []
     for name, entry in lock["fixes"].items():
-        state, problems = _state(registry.fixes[name], releases, target, seen, verdicts)
+        state, edits, problems = _state(registry.fixes[name], releases, target, seen, verdicts)
         reason = problems[0].message if problems else ""
-        fixes.append(FixView(name, entry["revision"], entry["title"], entry["opt_in"], state, reason, tuple(problems)))
+        about = (entry["revision"], entry["title"], entry["opt_in"])
+        fixes.append(FixView(name, *about, state, edits, reason, tuple(problems)))
     files = []
     for (distribution, path), one in seen.items():
         state = _file_state(one, verdicts[distribution, path])
@@ -170,8 +185,8 @@ def _state(
     target: Target,
     seen: dict[tuple[str, str], Seen],
     verdicts: dict[tuple[str, str], dict[str, Problem | None]],
-) -> tuple[str, list[Problem]]:
-    """One fix's state and what it was concluded from."""
+) -> tuple[str, int, list[Problem]]:
+    """One fix's state, how many of its edits are in place, and what it was concluded from."""
     here = total = upstream = edits = 0
     problems: list[Problem] = []
     missing: list[Problem] = []
@@ -198,7 +213,7 @@ def _state(
                 continue
             if verdicts[release.distribution, path].get(fix.id, False) is None:
                 continue  # another layer changed the file elsewhere
-            if one.problems:
+            if one.problems and not _others_are_stale(fix, one):
                 where = missing if one.problems[0].code == "file_missing" else problems
                 where += _of(fix, one, verdicts[release.distribution, path])
             elif fix.id in one.applied:
@@ -207,19 +222,26 @@ def _state(
     if upstream and not here:
         code = "superseded" if upstream == edits else "partly-superseded"
         message = f"upstream has {upstream} of its {edits} edits in its own form; it retires when {fix.retires_when}"
-        return code, [Problem(code.replace("-", "_"), message, fix.id, fix.where)]
+        return code, here, [Problem(code.replace("-", "_"), message, fix.id, fix.where)]
     if problems:
-        return "foreign", problems
+        return "foreign", here, problems
     if missing:
-        return "missing", missing
+        return "missing", here, missing
     if stale:
-        return "stale", stale
+        return "stale", here, stale
     if here == total:
-        return "applied", []
+        return "applied", here, []
     if here:
         message = f"half in place, {here} of {total} edits; apply completes it"
-        return "pristine", [Problem("half_applied", message, fix.id)]
-    return "pristine", []
+        return "pristine", here, [Problem("half_applied", message, fix.id)]
+    return "pristine", here, []
+
+
+def _others_are_stale(fix: Fix, one: Seen) -> bool:
+    """Whether a file's only problem is that other fixes in it are of known older revisions: its base is proven."""
+    return one.base is not None and all(
+        problem.code == "stale_revision" and problem.fix != fix.id for problem in one.problems
+    )
 
 
 def _of(fix: Fix, one: Seen, verdict: dict[str, Problem | None]) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fixpack.cli import target_options
 from fixpack.outcome import Place
-from fixpack.survey import LETTERS, MEANINGS, SOUND, FixView, Survey
+from fixpack.survey import LETTERS, MEANINGS, FixView, Survey
 
 HELP = "the state of every fix in an install, and why"
 
@@ -32,8 +32,7 @@ def run(args: argparse.Namespace) -> int:
     notes = settle(target)
     found = survey(load(root), locked, target)
     where = places(locked, target)
-    sound = all(fix.state in SOUND and not fix.problems for fix in found.fixes)
-    code = 0 if sound else 1
+    code = 0 if found.sound else 1
     if args.json:
         print(json.dumps(as_json(found, where, notes, code), indent=1))
     else:
