@@ -98,7 +98,7 @@ def recorded(located: Located, path: str, data: bytes) -> bool:
     if not located.dist_info:
         return True
     record = read_file(os.path.join(located.dist_info, "RECORD"))
-    return not isinstance(record, bytes) or row(path, data) in record
+    return record is None or (isinstance(record, bytes) and row(path, data) in record)
 
 
 def fix_states(

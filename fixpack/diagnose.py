@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fixpack.compose import Stripped, target_path
+from fixpack.compose import Stripped, strip, target_path
 from fixpack.errors import Problem
 from fixpack.layers import judge
 from fixpack.lock import Lock, sha256
 from fixpack.model import Edit, Fix, Registry, Release
 from fixpack.scope import ScopeError, find_scope, find_text, locate
 from fixpack.target import Target
+from fixpack.text import plural
 
 REBUILD = "rebuild the layer from the stock image of the pinned release"
 
@@ -20,7 +21,7 @@ def missing_distribution(release: Release, target: Target, fixes: Sequence[str])
     found = ", ".join(f"{each.distribution} in {each.root}" for each in target.located.values())
     return Problem(
         "distribution_missing",
-        f"{release.distribution} was not found, but {len(fixes)} selected fixes edit it",
+        f"{release.distribution} was not found, but {plural(len(fixes), 'selected fix')} must go into it",
         ", ".join(fixes),
         expected=f"a folder {release.package}/",
         found=found or "no package of the profile",
@@ -53,10 +54,13 @@ def explain_foreign(
     pinned = release.files[path].sha256
     pins = _pins(registry, release.distribution, path)
     digest = sha256(stripped.base)
-    if stripped.problems:
-        return [problem._replace(file=real) for problem in stripped.problems]
     expected = f"sha256 {pinned} ({release.ref})"
     found = f"sha256 {sha256(data)}"
+    reason = _byte_reason(registry, release, path, data)
+    if reason:
+        return [Problem(reason[0], reason[1], who, real, 0, expected, found, hint=reason[2])]
+    if stripped.problems:
+        return [problem._replace(file=real) for problem in stripped.problems]
     for ref, other in pins.items():
         if other == digest:
             profiles = [
@@ -68,9 +72,6 @@ def explain_foreign(
             message = f"this is the file of {ref}, not of {release.ref}"
             return [Problem("other_release", message, who, real, 0, expected, found, hint=hint)]
     upstream = _upstream_has(registry, release, path, real, stripped, users)
-    reason = _byte_reason(stripped.base, pinned)
-    if reason:
-        return [Problem(reason[0], reason[1], who, real, 0, expected, found, hint=reason[2])]
     known = ", ".join(f"{ref} {other[:12]}…" for ref, other in pins.items())
     message = "the file is not a pinned one"
     hint = REBUILD
@@ -139,15 +140,18 @@ def _pins(registry: Registry, distribution: str, path: str) -> dict[str, str]:
     }
 
 
-def _byte_reason(data: bytes, pinned: str) -> tuple[str, str, str] | None:
-    """A known way in which bytes differ from the pinned ones without a change of text."""
+def _byte_reason(registry: Registry, release: Release, path: str, data: bytes) -> tuple[str, str, str] | None:
+    """A known way in which bytes differ from the pinned ones, fixed or not, without a change of text."""
     advice = "reinstall the package, and keep git's autocrlf and editors away from installed files"
     if not data:
         return "empty_file", "the file is empty", "reinstall the package"
-    if b"\r\n" in data and sha256(data.replace(b"\r\n", b"\n")) == pinned:
-        return "eol_differs", "the file has CRLF line ends; apart from that it is the pinned one", advice
-    if data.startswith(b"\xef\xbb\xbf") and sha256(data[3:]) == pinned:
-        return "bom", "the file starts with a byte order mark; apart from that it is the pinned one", advice
-    if sha256(data + b"\n") == pinned:
-        return "no_final_newline", "the file lacks its final newline; apart from that it is the pinned one", advice
+    lines = data.replace(b"\r\n", b"\n")
+    for code, what, other in (
+        ("eol_differs", "has CRLF line ends", lines if lines != data else b""),
+        ("bom", "starts with a byte order mark", data[3:] if data.startswith(b"\xef\xbb\xbf") else b""),
+        ("no_final_newline", "lacks its final newline", data + b"\n"),
+    ):
+        stripped = strip(path, other, release, registry.fixes)
+        if not stripped.problems and sha256(stripped.base) == release.files[path].sha256:
+            return code, f"the file {what}; apart from that it is the pinned one", advice
     return None

@@ -161,7 +161,12 @@ def make_plan(
             here = [name for name in kept if registry.fixes[name].edits_for(release)]
             before = {path: seen[dist, path][:3] for path in results}
             changed = any(before[path][1] != data for path, data in results.items())
-            changes += entries(lock, target, dist, here, before, results, changed=changed, update_record=update_record)
+            try:
+                changes += entries(
+                    lock, target, dist, here, before, results, changed=changed, update_record=update_record
+                )
+            except MismatchError as error:
+                problems += error.problems
     if problems:
         raise MismatchError(*problems)
     changes.sort(key=lambda change: change.old is not None)  # new modules first: what imports them comes after
@@ -228,11 +233,17 @@ def _in_place(
                 message = f"{fix} is in place, but the profile {lock['profile']} does not have it"
                 problems.append(Problem("other_profile", message, fix, path, hint="rebuild from a stock image"))
                 continue
-            for other in registry.fixes[fix].requires:
-                if other not in chosen and other not in found:
-                    message = f"{fix} is in place and requires {other}"
-                    problems.append(Problem("missing_requirement", message, fix, path, hint=f"name {other} as well"))
             found[fix] = None
+    releases = registry.profiles[lock["profile"]].releases
+    for fix in found:
+        for other in registry.fixes[fix].requires:
+            if other not in chosen and other not in found:
+                message = f"{fix} is in place and requires {other}"
+                problems.append(Problem("missing_requirement", message, fix, hint=f"name {other} as well"))
+        if _state(registry, releases, fix, seen) == "pristine":
+            message = f"{fix} is in place in part, and was not asked for"
+            hint = f"name {fix} to complete it, or rebuild from a stock image"
+            problems.append(Problem("partly_applied", message, fix, hint=hint))
     return tuple(found)
 
 
@@ -257,7 +268,8 @@ def _state(registry: Registry, releases: dict[str, str], fix: str, seen: dict[tu
         release = registry.releases[f"{distribution}@{name}"]
         for path in {target_path(release, edit) for edit in registry.fixes[fix].edits_for(release)}:
             wanted = sum(target_path(release, edit) == path for edit in registry.fixes[fix].edits_for(release))
-            if seen[distribution, path].applied.get(fix, 0) != wanted:
+            one = seen.get((distribution, path))  # absent: its problem is reported already
+            if one and one.applied.get(fix, 0) != wanted:
                 return "pristine"
     return "applied"
 

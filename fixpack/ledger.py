@@ -38,7 +38,9 @@ def entries(
         return []
     record_path = _inside(target, located, "RECORD") if located.dist_info else ""
     record = read_file(record_path) if record_path else None
-    new = record if isinstance(record, bytes) else None  # some packagers install without RECORD
+    if isinstance(record, Problem):
+        raise MismatchError(record)
+    new = record  # None: some packagers install without RECORD
     policy = "none" if new is None else ("updated-rows" if update_record else "added-rows")
     added = {path: data for path, data in after.items() if data is not None and before[path][2] is None}
     kept = {

@@ -6,13 +6,13 @@ import ast
 import io
 import os
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from fixpack import lock, sources
 from fixpack.errors import FixpackError, Problem
 from fixpack.model import Anchor, Fix, Registry, Release, SourceFile
-from fixpack.scope import ScopeError, find_scope, line_at, locate
+from fixpack.scope import Place, ScopeError, find_scope, line_at, locate
 
 
 class Report(NamedTuple):
@@ -80,10 +80,10 @@ def _check_payloads(fix: Fix) -> Iterator[Problem]:
                 continue
             if edit.op == "add-file":
                 continue
-            for token in tokens:
-                if token.type == tokenize.STRING and token.start[0] != token.end[0]:
+            for first, last in _strings(tokens):
+                if first != last:
                     message = "a string over several lines would change when it is indented"
-                    yield Problem("bad_payload", message, fix.id, path, token.start[0])
+                    yield Problem("bad_payload", message, fix.id, path, first)
 
 
 def _unused_anchors(registry: Registry) -> Iterator[Problem]:
@@ -116,7 +116,7 @@ def _check_pins(release: Release, tree: str) -> Iterator[Problem]:
             if isinstance(place, Problem):
                 yield place._replace(hint=f"the anchor is {anchor.where}")
             else:
-                yield from _check_in_string(release, file, anchor, data, place.start)
+                yield from _check_in_string(release, file, anchor, data, place)
 
 
 def _check_scopes(release: Release, file: SourceFile, data: bytes, scopes: set[str]) -> Iterator[Problem]:
@@ -129,12 +129,20 @@ def _check_scopes(release: Release, file: SourceFile, data: bytes, scopes: set[s
             continue  # locate reports it
         node = _node(tree, dotted)
         first = line_at(data, scope.start)
-        last = line_at(data, scope.end - 1)
+        last = _last_statement(data, scope)
         if node is None or (node.lineno, node.end_lineno) != (first, last):
             parsed = f"lines {node.lineno} to {node.end_lineno}" if node else "no such definition"
             message = f"the scope {dotted} of {file.path} in {release.ref} is not what Python's parser sees"
             found = f"lines {first} to {last}"
             yield Problem("scope_differs", message, file=release.where, expected=parsed, found=found)
+
+
+def _last_statement(data: bytes, scope: Place) -> int:
+    """The last line of a scope that is neither blank nor a comment; Python's parser does not count those."""
+    lines = data[scope.start : scope.end].split(b"\n")
+    while len(lines) > 1 and (not lines[-1].strip() or lines[-1].lstrip().startswith(b"#")):
+        lines.pop()
+    return line_at(data, scope.start) + len(lines) - 1
 
 
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -163,21 +171,41 @@ def _definitions(body: list[ast.stmt]) -> Iterator[Definition]:
                     yield from _definitions(child.body if isinstance(child, ast.ExceptHandler) else [child])
 
 
-def _check_in_string(release: Release, file: SourceFile, anchor: Anchor, data: bytes, start: int) -> Iterator[Problem]:
-    """An anchor inside a string or comment would put code where none runs."""
+def _check_in_string(
+    release: Release, file: SourceFile, anchor: Anchor, data: bytes, place: Place
+) -> Iterator[Problem]:
+    """An anchor that begins or ends inside a string would put code where none runs."""
     if not anchor.text:
         return
-    line = line_at(data, start)
-    for token in tokenize.tokenize(io.BytesIO(data).readline):
-        if token.start[0] > line:
+    edges = (line_at(data, place.start), line_at(data, place.end))
+    for first, last in _strings(tokenize.tokenize(io.BytesIO(data).readline)):
+        if any(first < line <= last for line in edges):
+            message = f"the anchor {anchor.name!r} of {release.ref} begins or ends inside a string in {file.path}"
+            where, _, line = anchor.where.rpartition(":")
+            yield Problem(
+                "bad_anchor", message, file=where, line=int(line), found=f"a string on lines {first} to {last}"
+            )
             return
-        if token.type == tokenize.STRING and token.start[0] < line <= token.end[0]:
-            message = f"the anchor {anchor.name!r} of {release.ref} lies inside a string in {file.path}"
-            yield Problem("bad_anchor", message, file=anchor.where.rpartition(":")[0], line=line)
-            return
+
+
+def _strings(tokens: Iterable[tokenize.TokenInfo]) -> Iterator[tuple[int, int]]:
+    """First and last line of each string; since Python 3.12 an f-string is several tokens."""
+    opened: list[int] = []
+    for token in tokens:
+        kind = tokenize.tok_name[token.type]
+        if kind == "STRING":
+            yield token.start[0], token.end[0]
+        elif kind in ("FSTRING_START", "TSTRING_START"):
+            opened.append(token.start[0])
+        elif kind in ("FSTRING_END", "TSTRING_END"):
+            yield opened.pop(), token.end[0]
 
 
 def _check_locks(registry: Registry, trees: dict[str, str]) -> Iterator[Problem]:
+    for name in sorted(os.listdir(os.path.join(registry.root, "profiles"))):
+        if name.endswith(lock.SUFFIX) and name[: -len(lock.SUFFIX)] not in registry.profiles:
+            path = f"profiles/{name}"
+            yield Problem("orphan_lock", f"{path} belongs to no profile", file=path, hint="remove it")
     for profile in registry.profiles.values():
         try:
             locked = lock.read(registry.root, profile.name)

@@ -180,8 +180,14 @@ def stale(root: str, lock: Lock) -> list[Problem]:
             message = f"{file} is not what the lock was made from"
             problems.append(Problem("lock_stale", message, "", file, 0, short(digest), short(found), hint=hint))
     for folder in sorted({os.path.dirname(file) for file in known if file.startswith("patches/")}):
-        full = os.path.join(root, folder)
-        for name in sorted(os.listdir(full)) if os.path.isdir(full) else ():
+        try:
+            names = sorted(os.listdir(os.path.join(root, folder)))
+        except FileNotFoundError:
+            continue  # its files are reported already
+        except OSError as error:
+            problems.append(Problem("lock_stale", f"{folder} cannot be listed: {error.strerror}", file=folder))
+            continue
+        for name in names:
             if f"{folder}/{name}" not in known:
                 message = f"{folder}/{name} is not in the lock"
                 problems.append(Problem("lock_stale", message, file=f"{folder}/{name}", hint=hint))

@@ -82,7 +82,8 @@ def _added(
         return Seen(real, data, None, stripped, _stale(registry, stripped, real))
     message = "a file is there that the fix would add, and it is not the fix's"
     first = Problem("file_exists", message, ", ".join(users), real, hint="rebuild from a stock image")
-    return Seen(real, data, None, stripped, stripped.problems or (first,))
+    problems = tuple(problem._replace(file=real) for problem in stripped.problems or (first,))
+    return Seen(real, data, None, stripped, problems)
 
 
 def _stale(registry: Registry, stripped: Stripped, real: str) -> tuple[Problem, ...]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from typing import TYPE_CHECKING
 
 from fixpack.model import Edit, Fix
-from fixpack.strictyaml import Reader
+
+if TYPE_CHECKING:
+    from fixpack.strictyaml import Reader  # brings YAML, which an apply from the lock's index does without
 
 #: A line that this engine writes around a region.  The two groups after the indentation say which.
 MARKER = re.compile(rb"(?m)^([ \t]*)# fixpack (begin|end) ([a-z0-9-]+) r([0-9]+): ([a-z0-9-]+)$")

@@ -107,7 +107,8 @@ def interpreter_target(names: Names) -> Target:
         for finder in sys.meta_path:  # editable installs bring a finder of their own
             if finder is PathFinder or getattr(finder, "__module__", "").startswith("_frozen_importlib"):
                 continue
-            spec = finder.find_spec(package, None)
+            find_spec = getattr(finder, "find_spec", None)  # a finder of the kind before Python 3.4 has none
+            spec = find_spec(package, None) if find_spec else None
             places = list(spec.submodule_search_locations or ()) if spec else []
             if places:
                 root = os.path.dirname(os.path.realpath(places[0]))
@@ -146,8 +147,7 @@ def root_target(folder: str, names: Names) -> Target:
             for distribution, package in wanted:
                 if package in folders:
                     places[distribution].append(here)
-                else:
-                    places[distribution] += _editable(root, here, package, files)
+                places[distribution] += _editable(root, here, package, files)
             folders[:] = []
         else:
             folders[:] = [name for name in folders if os.path.join(here, name) not in skipped]
@@ -172,13 +172,12 @@ def _editable(root: str, site: str, package: str, files: list[str]) -> list[str]
     for name in files:
         if not name.endswith(".pth"):
             continue
-        with open(os.path.join(site, name), encoding="utf-8", errors="replace") as file:
-            lines = [line.strip() for line in file]
-        for line in lines:
-            if not line.startswith("/"):
+        for line in _text(os.path.join(site, name)).split("\n"):
+            line = line.strip()
+            if not line or line.startswith(("#", "import ", "import\t")):
                 continue
-            inside = os.path.normpath(os.path.join(root, line.lstrip("/")))
-            if inside.startswith(root + os.sep) and os.path.isdir(os.path.join(inside, package)):
+            inside = os.path.normpath(os.path.join(root, line.lstrip("/")) if line[0] == "/" else f"{site}/{line}")
+            if inside.startswith(root.rstrip(os.sep) + os.sep) and os.path.isdir(os.path.join(inside, package)):
                 found.append(inside)
     return found
 
@@ -186,6 +185,9 @@ def _editable(root: str, site: str, package: str, files: list[str]) -> list[str]
 def _existing(folder: str, option: str) -> str:
     if not os.path.isdir(folder):
         raise UsageError(Problem("no_such_folder", f"{option}: there is no folder {folder}", file=folder))
+    if not os.access(folder, os.R_OK | os.X_OK):
+        hint = "run as a user who may read it"
+        raise MismatchError(Problem("unreadable", f"{option}: the folder cannot be read", file=folder, hint=hint))
     return os.path.realpath(folder)
 
 
@@ -203,31 +205,28 @@ def _find_dist_info(root: str, distribution: str) -> str:
 
 
 def _read_metadata(dist_info: str) -> tuple[str, str]:
-    version = commit = ""
-    try:
-        with open(os.path.join(dist_info, "METADATA"), encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line.startswith("Version:"):
-                    version = line[8:].strip()
-                if not line.strip():
-                    break
-        with open(os.path.join(dist_info, "direct_url.json"), encoding="utf-8", errors="replace") as file:
-            found = re.search(r'"commit_id":\s*"([0-9a-f]{40})"', file.read())
-            commit = found.group(1) if found else ""
-    except FileNotFoundError:
-        pass  # a wheel from an index has no direct_url.json
+    version = ""
+    for line in _text(os.path.join(dist_info, "METADATA")).split("\n"):
+        if line.startswith("Version:"):
+            version = line[8:].strip()
+        if not line.strip():
+            break
+    found = re.search(r'"commit_id":\s*"([0-9a-f]{40})"', _text(os.path.join(dist_info, "direct_url.json")))
+    commit = found.group(1) if found else ""
     local = re.search(r"\+(?:.*\.)?g([0-9a-f]{7,40})\b", version)
     return version, commit or (local.group(1) if local else "")
 
 
 def _version_commit(root: str, package: str) -> str:
     """The commit that setuptools-scm wrote into ``_version.py``, "" if it did not."""
-    try:
-        with open(os.path.join(root, package, "_version.py"), encoding="utf-8", errors="replace") as file:
-            found = re.search(r"commit_id = '?g?([0-9a-f]{7,40})\b", file.read(65536))
-    except OSError:
-        return ""
+    found = re.search(r"commit_id = '?g?([0-9a-f]{7,40})\b", _text(os.path.join(root, package, "_version.py")))
     return found.group(1) if found else ""
+
+
+def _text(path: str) -> str:
+    """A small file's text, "" where there is none that can be read: it only explains, so nothing depends on it."""
+    data = read_file(path)
+    return data.decode("utf-8", "replace") if isinstance(data, bytes) else ""
 
 
 # -- files ------------------------------------------------------------------------------------------------------------

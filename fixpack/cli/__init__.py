@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from importlib import import_module
@@ -29,6 +30,13 @@ VERBS = {
 }
 
 
+#: reason codes that say that files are neither all old nor all new
+_TORN = ("restore_failed", "write_unfinished", "journal_conflict", "journal_invalid")
+
+#: verbs that write to a target
+_WRITE = ("apply", "revert")
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run one verb; returns the exit code."""
     arguments = sys.argv[1:] if argv is None else argv
@@ -47,6 +55,8 @@ def main(argv: list[str] | None = None) -> int:
 def guard(run: object, args: argparse.Namespace) -> int:
     """Run a verb; expected failures become a report and an exit code, others a log file and 3."""
     assert callable(run)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a path is any bytes; saying it must not fail
     try:
         return int(run(args))
     except FixpackError as error:
@@ -82,5 +92,6 @@ def report(error: FixpackError, args: argparse.Namespace) -> None:
         print(json.dumps(body, indent=1))
     for problem in error.problems:
         print(problem_text(problem), file=sys.stderr)
-    nothing = "; nothing was changed" if getattr(args, "verb", "apply") in ("apply", "revert") else ""
+    torn = any(problem.code in _TORN for problem in error.problems)
+    nothing = "; nothing was changed" if getattr(args, "verb", "apply") in _WRITE and not torn else ""
     print(f"{plural(len(error.problems), 'problem')}{nothing}", file=sys.stderr)

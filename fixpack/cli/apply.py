@@ -41,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
     from fixpack.errors import Problem, UsageError
 
     root = target_options.registry_root(args)
+    if args.list and args.fixes:
+        raise UsageError(Problem("bad_usage", f"--list takes no FIX, but {args.fixes[0]!r} is one"))
     if args.list:
         from fixpack.cli.list_ import show
 

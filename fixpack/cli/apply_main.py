@@ -13,4 +13,4 @@ def main(argv: list[str] | None = None) -> int:
         prog="apply_all.py", description=apply.HELP, allow_abbrev=False, formatter_class=apply.formatter
     )
     apply.configure(parser)
-    return guard(apply.run, parser.parse_args(argv))
+    return guard(apply.run, parser.parse_intermixed_args(argv))  # a FIX may stand anywhere

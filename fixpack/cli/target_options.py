@@ -33,8 +33,13 @@ def formatter(prog: str) -> argparse.HelpFormatter:
 def registry_root(args: argparse.Namespace) -> str:
     """The registry's folder: the named one, or the one beside this engine.
 
-    :raises UsageError: if there is none.
+    :raises UsageError: if there is none, or an option is empty.
     """
+    for option in ("registry", "site", "root"):
+        if getattr(args, option, None) == "":
+            from fixpack.errors import Problem, UsageError
+
+            raise UsageError(Problem("bad_usage", f"--{option} is empty", hint="is a variable not set?"))
     if args.registry:
         return str(args.registry)
     here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

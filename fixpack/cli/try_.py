@@ -131,7 +131,7 @@ def _report(
     touched = [r for r in releases if any(file.path.startswith(f"{r.package}/") for file in changed)]
     lines += [f"  diff -ruN {_quoted(sources.tree(r), r.package)} {_quoted(site, r.package)}" for r in touched]
     lines += [f"remove it:\n  rm -r {shlex.quote(site)}", "on a real image, in its Dockerfile:"]
-    lines.append(f"  RUN {shlex.join(['python', 'apply_all.py', '--profile', profile.name, *extra])}")
+    lines.append(f"  RUN {shlex.join(['python', '/opt/fixpack/apply_all.py', '--profile', profile.name, *extra])}")
     return lines
 
 

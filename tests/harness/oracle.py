@@ -42,90 +42,29 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import cpuhpu
-import torch
+from oracle_network import Network
+from oracle_rows import Row, Sampling, given, row_of, wanted
+from oracle_tokens import BLOCK, MARK, NEVER, VOCAB, next_token, peaked, right_tokens, short, told
 
-BLOCK = 128  # tokens per KV block, vllm-gaudi's own size
-VOCAB = 512
-NEVER = -7  # the content of a KV slot that nobody wrote
-_MARK = VOCAB - 1  # logits[:, _MARK] says whose row it is; far too low ever to be sampled
-_MARK_BASE = 10_000.0
+__all__ = [
+    "BLOCK",
+    "NEVER",
+    "VOCAB",
+    "Engine",
+    "Row",
+    "Sampling",
+    "Session",
+    "Step",
+    "engine",
+    "next_token",
+    "peaked",
+    "prompt",
+    "right_tokens",
+    "short",
+    "told",
+]
+
 POISON = 777.0  # what device rows of sampling parameters hold before anything was copied there
-
-
-def next_token(read: Sequence[int]) -> int:
-    """The token that greedy decoding gives after `read`: depends on every token and its place."""
-    value = 0
-    for token in read:
-        value = (value * 31 + token + 11) % 1_000_003
-    return 3 + value % 500
-
-
-def right_tokens(prompt: Sequence[int], count: int) -> list[int]:
-    """What a greedy request with this prompt must generate when it reads its own tokens."""
-    tokens = list(prompt)
-    for _ in range(count):
-        tokens.append(next_token(tokens))
-    return tokens[len(prompt) :]
-
-
-def peaked(read: Sequence[int]) -> torch.Tensor:
-    """The default logits: `next_token` far above all others."""
-    logits = torch.zeros(VOCAB)
-    logits[next_token(read)] = 50.0
-    return logits
-
-
-def short(tokens: Sequence[int]) -> str:
-    """A list of tokens for a message, runs folded: "[3, 4, never written x128]"."""
-    parts: list[str] = []
-    at = 0
-    while at < len(tokens):
-        run = at
-        while run < len(tokens) and tokens[run] == tokens[at]:
-            run += 1
-        name = "never written" if tokens[at] == NEVER else str(tokens[at])
-        parts.append(name if run - at == 1 else f"{name} x{run - at}")
-        at = run
-    if len(parts) > 12:
-        parts = [*parts[:6], "...", *parts[-5:]]
-    return "[" + ", ".join(parts) + "]"
-
-
-def told(found: Sequence[str], limit: int = 4) -> str:
-    """The first findings, for an assertion's message."""
-    more = f" (and {len(found) - limit} more)" if len(found) > limit else ""
-    return "; ".join(found[:limit]) + more
-
-
-class Row(NamedTuple):
-    """The sampling parameters that one row of a sampler call was given."""
-
-    all_greedy: bool  # of the whole call: temperatures are not looked at
-    temperature: float | None
-    top_p: float | None
-    top_k: int | None
-    frequency_penalty: float
-    presence_penalty: float
-    repetition_penalty: float
-    prompt: list[int] | None  # the prompt that penalties were computed with; None where there are none
-    output: list[int]
-    allowed: list[int] | None  # None: everything
-    seeded: bool
-    bad_words: list[list[int]] | None
-
-
-class Sampling(NamedTuple):
-    """One call of the sampler."""
-
-    owners: list[str | None]
-    logits: torch.Tensor
-    metadata: Any
-    tokens: list[int]
-    rows: list[Row]
-
-    def of(self, request: str) -> Row:
-        """The parameters of the request's (first) row."""
-        return self.rows[self.owners.index(request)]
 
 
 class Step(NamedTuple):
@@ -147,81 +86,6 @@ class Step(NamedTuple):
 
     def owners(self) -> list[list[str | None]]:
         return [sampling.owners for sampling in self.samplings]
-
-
-class _Context(NamedTuple):
-    request: str | None
-    read: list[int]
-
-
-class _Network(torch.nn.Module):
-    """Stands where the network was: writes token ids to KV slots, reads them back through the attention metadata."""
-
-    def __init__(self, slots: int) -> None:
-        super().__init__()
-        self.slots = torch.full((slots,), NEVER, dtype=torch.int64)
-        self.contexts: list[_Context] = []
-        self.expected: deque[list[str]] = deque()  # who the runner says is in the next forward
-        self.forwards: list[list[str]] = []
-        self.reads: dict[str, list[int]] = {}
-        self.logits: dict[str, Callable[[list[int]], Any]] = {}
-
-    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, **_: Any) -> torch.Tensor:
-        from vllm.forward_context import get_forward_context
-
-        meta = get_forward_context().attn_metadata
-        tokens, slots = input_ids.cpu().long(), meta.slot_mapping.cpu().long().reshape(input_ids.shape)
-        who = self.expected.popleft() if self.expected else []
-        self.forwards.append(list(who))
-        written = slots >= 0
-        self.slots[slots[written]] = tokens[written]  # all writes of a forward come before its reads, as in attention
-        hidden = torch.full((*input_ids.shape, 64), -1.0)
-        if meta.is_prompt:
-            for row, request in enumerate(who):
-                length, context = int(meta.seq_lens_tensor[row]), int(meta.context_lens_tensor[row])
-                before: list[int] = []
-                if context:
-                    before = self._blocks(meta.block_list.cpu().reshape(input_ids.shape[0], -1)[row])[:context]
-                own = tokens[row, :length].tolist()
-                self.reads[request] = before + own
-                for at in range(length):
-                    hidden[row, at, 0] = self._context(request, before + own[: at + 1])
-        else:
-            groups, usage = meta.block_groups.cpu(), meta.block_usage.cpu()
-            listed = meta.block_list.cpu()
-            for row, request in enumerate(who):
-                read: list[int] = []
-                for at in (groups == row).nonzero().flatten().tolist():
-                    read += self._blocks(listed[at : at + 1])[: int(usage[at])]
-                self.reads[request] = read
-                hidden[row, 0, 0] = self._context(request, read)
-        return hidden.to(input_ids.device)
-
-    def _blocks(self, blocks: torch.Tensor) -> list[int]:
-        found: list[int] = []
-        for block in blocks.tolist():
-            found += self.slots[block * BLOCK : (block + 1) * BLOCK].tolist()
-        return found
-
-    def _context(self, request: str, read: list[int]) -> int:
-        self.contexts.append(_Context(request, read))
-        return len(self.contexts) - 1
-
-    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        rows = []
-        for index in hidden[:, 0].long().tolist():
-            logits = torch.zeros(VOCAB)
-            if index >= 0:
-                context = self.contexts[index]
-                own = self.logits.get(context.request or "", peaked)
-                logits = torch.as_tensor(own(context.read), dtype=torch.float32).clone()
-            logits[_MARK] = -_MARK_BASE - 1 - index
-            rows.append(logits)
-        return (torch.stack(rows) if rows else torch.zeros(0, VOCAB)).to(hidden.device)
-
-    def owner(self, mark: float) -> str | None:
-        index = round(-_MARK_BASE - 1 - mark)
-        return self.contexts[index].request if 0 <= index < len(self.contexts) else None
 
 
 class Session:
@@ -335,10 +199,10 @@ class Session:
         return list(dict.fromkeys(found))  # padding rows repeat the first
 
     def _differs(self, owner: str, row: Row) -> Iterator[str]:
-        got = _given(row)
-        for name, right in _wanted(self.requests[owner]).items():
+        got = given(row)
+        for name, right in wanted(self.requests[owner]).items():
             if name in got and got[name] != right:
-                others = [r for r in self.requests if r != owner and _wanted(self.requests[r])[name] == got[name]]
+                others = [r for r in self.requests if r != owner and wanted(self.requests[r])[name] == got[name]]
                 whose = f" ({others[0]}'s)" if others else ""
                 shown = [short(v) if name == "prompt" else v for v in (got[name], right)]
                 yield f"{name} {shown[0]}{whose}, not {shown[1]}"
@@ -389,7 +253,7 @@ class Engine:
         assert bool(runner.use_async_scheduling) == async_scheduling
         assert runner.block_size == BLOCK
         blocks = self.parts.scheduler.kv_cache_manager.block_pool.num_gpu_blocks
-        self.network = _Network((blocks + 2) * BLOCK)
+        self.network = Network((blocks + 2) * BLOCK)
         runner.model.model = self.network
         self._session: Session | None = None
         self._watch(runner)
@@ -432,8 +296,8 @@ class Engine:
         def enter(_: Any, args: Any, kwargs: dict[str, Any]) -> None:
             if self._session is not None:
                 logits, metadata = kwargs["logits"].cpu().clone(), kwargs["sampling_metadata"]
-                owners = [self.network.owner(mark) for mark in logits[:, _MARK].tolist()]
-                rows = [_row(metadata, index) for index in range(len(metadata.output_token_ids))]
+                owners = [self.network.owner(mark) for mark in logits[:, MARK].tolist()]
+                rows = [row_of(metadata, index) for index in range(len(metadata.output_token_ids))]
                 self._session.samplings.append(Sampling(owners, logits, metadata, [], rows))
 
         def leave(_: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
@@ -444,63 +308,6 @@ class Engine:
         runner.sampler.register_forward_hook(leave, with_kwargs=True)
 
 
-def _wanted(request: Any) -> dict[str, Any]:
-    """The parameters that a request asked for, in the form in which a sampler call holds them."""
-    params = request.sampling_params
-    return {
-        "temperature": params.temperature or -1.0,
-        "top_p": params.top_p,
-        "top_k": params.top_k if 0 < params.top_k < VOCAB else VOCAB,
-        "frequency_penalty": params.frequency_penalty,
-        "presence_penalty": params.presence_penalty,
-        "repetition_penalty": params.repetition_penalty,
-        "prompt": list(request.prompt_token_ids),
-        "allowed": sorted(params.allowed_token_ids) if params.allowed_token_ids else None,
-    }
-
-
-def _given(row: Row) -> dict[str, Any]:
-    """The parameters of a row that the sampler really looks at."""
-    given: dict[str, Any] = {
-        "top_p": 1.0 if row.top_p is None else row.top_p,
-        "top_k": VOCAB if row.top_k is None else row.top_k,
-        "allowed": row.allowed,
-    }
-    if not row.all_greedy:
-        given["temperature"] = row.temperature
-    if row.prompt is not None:
-        for name in ("frequency_penalty", "presence_penalty", "repetition_penalty", "prompt"):
-            given[name] = getattr(row, name)
-    return given
-
-
-def _row(metadata: Any, index: int) -> Row:
-    def pick(values: Any) -> Any:
-        return None if values is None else round(values[index].item(), 6)
-
-    prompt = None
-    if not metadata.no_penalties and metadata.prompt_token_ids is not None:
-        prompt = [token for token in metadata.prompt_token_ids[index].tolist() if token < VOCAB]
-    mask = metadata.allowed_token_ids_mask
-    allowed = None
-    if mask is not None and bool(mask[index].any()):
-        allowed = (~mask[index].cpu()).nonzero().flatten().tolist()
-    return Row(
-        all_greedy=metadata.all_greedy,
-        temperature=pick(metadata.temperature),
-        top_p=pick(metadata.top_p),
-        top_k=pick(metadata.top_k),
-        frequency_penalty=pick(metadata.frequency_penalties),
-        presence_penalty=pick(metadata.presence_penalties),
-        repetition_penalty=pick(metadata.repetition_penalties),
-        prompt=prompt,
-        output=list(metadata.output_token_ids[index]),
-        allowed=allowed,
-        seeded=index in metadata.generators,
-        bad_words=metadata.bad_words_token_ids.get(index),
-    )
-
-
 def _grammar_output(grammar: Mapping[str, Sequence[int]]) -> Any:
     """The scheduler's message for a structured step: one bitmask row per request of `grammar`."""
     import numpy as np
@@ -508,7 +315,7 @@ def _grammar_output(grammar: Mapping[str, Sequence[int]]) -> Any:
 
     mask = np.zeros((len(grammar), VOCAB // 32), dtype=np.uint32)
     for row, allowed in enumerate(grammar.values()):
-        for token in [*(allowed or range(VOCAB)), _MARK]:
+        for token in [*(allowed or range(VOCAB)), MARK]:
             mask[row, token // 32] |= np.uint32(1 << (token % 32))
     return GrammarOutput(list(grammar), mask.view(np.int32))
 
