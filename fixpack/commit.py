@@ -1,9 +1,10 @@
 """Write computed results as one transaction: after any crash, the next run makes it all new or all old.
 
-Before the first change, every new file lies beside its target as a temporary file, every old one has a
-second name (a hard link, so that putting it back keeps inode, mode and owner), all of it is synced, and
-a journal in the target's folder says so.  Then come the renames.  ``recover`` finishes a journal that a
-killed run left behind: forward if every new file is still there, else backward.
+A journal in the target's folder says first what is going to be made.  Then every new file is laid beside its
+target as a temporary file, every old one gets a second name (a hard link, so that putting it back keeps
+inode, mode and owner), all of it is synced, and the journal says that too.  Then come the renames.
+``recover`` finishes a journal that a killed run left behind: forward if every new file is still there,
+else backward; one that had only begun is cleaned up.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ from typing import NamedTuple
 from fixpack.bytecode import pyc_files
 from fixpack.durable import sync
 from fixpack.errors import FixpackError, Problem
-from fixpack.journal import JOURNAL
+from fixpack.journal import JOURNAL, NEW_JOURNAL
 
 PREFIX = ".fixpack-"
-SCHEMA = "fixpack.journal/1"
+SCHEMA = "fixpack.journal/2"
+
+#: what a journal says of its steps: they are being laid out, or they are all there and are being switched
+STAGING, SWITCHING = "staging", "switching"
 
 
 class Change(NamedTuple):
@@ -109,21 +113,23 @@ def commit(changes: list[Change], root: str) -> None:
 def _commit(changes: list[Change], root: str) -> None:
     steps = [_Step(change.path, _digest(change.old), _digest(change.new)) for change in changes]
     folders = sorted({os.path.dirname(step.path) for step in steps})
-    made: list[str] = []
+    made = _missing(folders)
     try:
+        _write_journal(root, steps, made, STAGING)
+        for folder in made:
+            _make_folder(folder)
         for folder in folders:
-            _make_folder(folder, made)
             _remove_leftovers(folder)
         for change, step in zip(changes, steps, strict=True):
             _stage(change, step)
         staged = [each for step in steps for each in (step.temp, step.backup) if os.path.lexists(each)]
         sync([*staged, *_parents(folders, made)])
-        _write_journal(root, steps, made)
+        _write_journal(root, steps, made, SWITCHING)
         for step in steps:
             _switch(step)
         _check(steps)
     except BaseException as error:
-        problems = _undo(root, steps, made)
+        problems = _undo(root, steps, made, switched=True)
         if not isinstance(error, OSError):
             raise
         reason = error.strerror or str(error)
@@ -146,12 +152,12 @@ def recover(root: str) -> str:
     try:
         with open(journal, "rb") as file:
             data = json.loads(file.read())
-        if data["schema"] != SCHEMA:
+        if data["schema"] != SCHEMA or data["phase"] not in (STAGING, SWITCHING):
             raise ValueError(f"its schema is {data['schema']!r}")
         steps = [_Step(os.path.normpath(os.path.join(root, path)), old, new) for path, old, new in data["steps"]]
         made = [os.path.normpath(os.path.join(root, path)) for path in data["made"]]
     except FileNotFoundError:
-        return ""
+        return _forget(root)
     except (OSError, ValueError, KeyError, TypeError) as error:
         hint = "look at it; remove it if it is not Fixpack's, or rebuild from a stock image"
         raise WriteError(
@@ -159,7 +165,7 @@ def recover(root: str) -> str:
         ) from error
     try:
         with shielded():
-            return _recover(root, steps, made)
+            return _recover(root, steps, made, data["phase"])
     except OSError as error:
         raise WriteError(_unsettled(root, error)) from error
 
@@ -170,7 +176,21 @@ def _unsettled(root: str, error: OSError) -> Problem:
     return Problem("write_unfinished", message, file=str(error.filename or root), hint=hint)
 
 
-def _recover(root: str, steps: list[_Step], made: list[str]) -> str:
+def _forget(root: str) -> str:
+    """Remove a journal that was never finished: nothing was done yet."""
+    try:
+        _unlink(os.path.join(root, NEW_JOURNAL))
+    except OSError as error:
+        raise WriteError(_unsettled(root, error)) from error
+    return ""
+
+
+def _recover(root: str, steps: list[_Step], made: list[str], phase: str) -> str:
+    if phase == STAGING:
+        problems = _undo(root, steps, made, switched=False)
+        if problems:
+            raise WriteError(*problems)
+        return "cleaned up after an interrupted run that had changed nothing"
     now = {step.path: _digest(_read(step.path)) for step in steps}
     strange = [step for step in steps if now[step.path] not in (step.old, step.new)]
     if strange:
@@ -196,7 +216,7 @@ def _recover(root: str, steps: list[_Step], made: list[str]) -> str:
         _check(steps)
         _settle(root, steps, folders)
         return f"finished an interrupted run: {len(pending)} of {len(steps)} files were still to be written"
-    problems = _undo(root, steps, made)
+    problems = _undo(root, steps, made, switched=True)
     if problems:
         raise WriteError(*problems)
     return f"undid an interrupted run: {len(steps)} files are as they were before it"
@@ -245,17 +265,21 @@ def _settle(root: str, steps: list[_Step], folders: list[str]) -> None:
     emptied = {os.path.dirname(step.path) for step in steps if not step.new}
     parents = {parent for folder in emptied if (parent := _remove_emptied(folder))}
     sync({folder for folder in (*folders, *parents) if os.path.isdir(folder)})
-    _unlink(os.path.join(root, JOURNAL))
+    _drop_journal(root)
 
 
-def _undo(root: str, steps: list[_Step], made: list[str]) -> list[Problem]:
-    """New to old, as far as anything was switched; the journal goes last and only if all went well."""
+def _undo(root: str, steps: list[_Step], made: list[str], *, switched: bool) -> list[Problem]:
+    """New to old, as far as anything was switched; the journal goes last and only if all went well.
+
+    :param switched: False: no file was, so only what was laid beside them goes.
+    """
     problems = []
     for step in reversed(steps):
         try:
-            if os.path.lexists(step.backup):
+            if not switched or (os.path.lexists(step.backup) and _digest(_read(step.path)) == step.old):
+                _unlink(step.backup)
+            elif os.path.lexists(step.backup):
                 os.replace(step.backup, step.path)
-                _unlink(step.backup)  # a rename between two names of one inode does nothing
                 _drop_bytecode(step.path)
             elif not step.old and step.new and _digest(_read(step.path)) == step.new:
                 os.unlink(step.path)
@@ -271,7 +295,7 @@ def _undo(root: str, steps: list[_Step], made: list[str]) -> list[Problem]:
                 _remove_folder(folder)
             kept = {os.path.dirname(step.path) for step in steps} - set(made)
             sync(folder for folder in kept if os.path.isdir(folder))
-            _unlink(os.path.join(root, JOURNAL))
+            _drop_journal(root)
         except OSError as error:
             problems.append(
                 Problem("restore_failed", f"could not be cleaned up: {error.strerror}", file=str(error.filename))
@@ -279,18 +303,27 @@ def _undo(root: str, steps: list[_Step], made: list[str]) -> list[Problem]:
     return problems
 
 
-def _write_journal(root: str, steps: list[_Step], made: list[str]) -> None:
+def _drop_journal(root: str) -> None:
+    for name in (NEW_JOURNAL, JOURNAL):
+        _unlink(os.path.join(root, name))
+
+
+def _write_journal(root: str, steps: list[_Step], made: list[str], phase: str) -> None:
+    """Replace the journal.  The first one need not be durable: without it, nothing but temporary files is left."""
     body = {
         "schema": SCHEMA,
+        "phase": phase,
         "steps": [[os.path.relpath(step.path, root), step.old, step.new] for step in steps],
         "made": [os.path.relpath(folder, root) for folder in made],
     }
-    temp = os.path.join(root, f"{PREFIX}new-journal")
+    temp = os.path.join(root, NEW_JOURNAL)
     _unlink(temp)
     _write(temp, json.dumps(body).encode(), None)
-    sync([temp])
+    if phase == SWITCHING:
+        sync([temp])
     os.replace(temp, os.path.join(root, JOURNAL))
-    sync([root])
+    if phase == SWITCHING:
+        sync([root])
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
@@ -332,21 +365,27 @@ def _own(descriptor: int, like: os.stat_result) -> None:
         os.fchown(descriptor, like.st_uid, like.st_gid)
 
 
-def _make_folder(folder: str, made: list[str]) -> None:
-    missing = []
-    while not os.path.isdir(folder):
-        missing.append(folder)
-        folder = os.path.dirname(folder)
-    for each in reversed(missing):
-        os.mkdir(each, 0o755)
-        made.append(each)
-        like = os.stat(os.path.dirname(each))
-        descriptor = os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            _own(descriptor, like)
-            os.fchmod(descriptor, 0o755)
-        finally:
-            os.close(descriptor)
+def _missing(folders: list[str]) -> list[str]:
+    """Folders that are not there yet, outer ones first."""
+    missing: list[str] = []
+    for folder in folders:
+        while not os.path.isdir(folder):
+            if folder not in missing:
+                missing.append(folder)
+            folder = os.path.dirname(folder)
+    return sorted(missing, key=len)
+
+
+def _make_folder(folder: str) -> None:
+    """A folder with the owner of the one above it and mode 0755."""
+    os.mkdir(folder, 0o755)
+    like = os.stat(os.path.dirname(folder))
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _own(descriptor, like)
+        os.fchmod(descriptor, 0o755)
+    finally:
+        os.close(descriptor)
 
 
 def _remove_folder(folder: str) -> None:

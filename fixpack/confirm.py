@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from fixpack.bytecode import unchecked
 from fixpack.errors import Problem, UsageError
-from fixpack.journal import JOURNAL
+from fixpack.journal import pending
 from fixpack.lock import Lock, key_of, sha256
 from fixpack.outcome import FileState, FixState, Outcome, Place
 from fixpack.record import row
@@ -70,7 +70,7 @@ def confirm(lock: Lock, selection: Selection, target: Target, update_record: boo
     :param update_record: whether RECORD's rows of changed files are to be right too.
     """
     chosen = (*selection.default, *selection.opt_in)
-    if any(os.path.lexists(os.path.join(located.root, JOURNAL)) for located in target.located.values()):
+    if any(pending(located.root) for located in target.located.values()):
         return None  # an interrupted run is to be finished first
     files = []
     for (distribution, path), entry in expected(lock, chosen).items():

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from fixpack import receipt
 from fixpack.bytecode import unchecked
 from fixpack.commit import PREFIX
-from fixpack.journal import JOURNAL
+from fixpack.journal import pending
 from fixpack.lock import Lock, stale
 from fixpack.survey import Survey
 from fixpack.target import Located, Target, read_file
@@ -89,9 +89,9 @@ def _place(located: Located, found: Survey) -> Iterator[Finding]:
     files = [file for file in found.files if file.distribution == located.distribution and file.real]
     if not files:
         return
-    if os.path.lexists(os.path.join(located.root, JOURNAL)):
+    if pending(located.root):
         hint = "the next apply, revert, status or verify finishes or undoes it"
-        yield Finding("problem", "journal", f"an interrupted run left {JOURNAL} in {located.root}", hint)
+        yield Finding("problem", "journal", f"an interrupted run left its journal in {located.root}", hint)
     repository = _repository(located.root)
     if repository:
         hint = "`git checkout`, `stash` and `clean` there undo fixes; verify before each start"

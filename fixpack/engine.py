@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
@@ -14,7 +13,7 @@ from fixpack.confirm import Selection, expected, fix_states, places
 from fixpack.diagnose import missing_distribution
 from fixpack.errors import MismatchError, Problem, RegistryError
 from fixpack.index import restore
-from fixpack.journal import JOURNAL
+from fixpack.journal import pending
 from fixpack.layers import confirm_layered
 from fixpack.ledger import entries
 from fixpack.lock import Lock, sha256
@@ -50,7 +49,7 @@ def apply(
     notes: list[str] = []
     with ExitStack() as locks:
         roots = sorted({located.root for located in target.located.values()})
-        if write or any(os.path.lexists(os.path.join(each, JOURNAL)) for each in roots):
+        if write or any(pending(each) for each in roots):
             for each in roots:
                 locks.enter_context(locked(each))
             notes = [note for each in roots if (note := recover(each))]
@@ -83,7 +82,7 @@ def settle(target: Target) -> tuple[str, ...]:
     :raises WriteError: if it cannot be done.
     """
     roots = sorted({located.root for located in target.located.values()})
-    if not any(os.path.lexists(os.path.join(each, JOURNAL)) for each in roots):
+    if not any(pending(each) for each in roots):
         return ()
     with ExitStack() as locks:
         for each in roots:

@@ -13,8 +13,8 @@ from typing import NoReturn
 from fixpack.bytecode import unchecked
 from fixpack.compose import Stripped, check_syntax, compose, scopes, strip, target_path
 from fixpack.confirm import Selection, expected, fix_states, places, recorded
-from fixpack.errors import MismatchError, Problem
-from fixpack.lock import Lock, sha256
+from fixpack.errors import FixpackError, MismatchError, Problem
+from fixpack.lock import Lock, known, read, sha256
 from fixpack.model import Fix, Registry, Release
 from fixpack.outcome import FileState, Outcome
 from fixpack.scope import ScopeError, find_scope, guarded, line_at
@@ -142,6 +142,18 @@ def _line_of(data: bytes, scope: str) -> int:
         return 0
 
 
+def other_pins(root: str, distribution: str, path: str) -> set[str]:
+    """The pins of a file in all locks of a registry."""
+    pins = set()
+    for name in known(root):
+        try:
+            index = read(root, name)["index"].get(distribution, {"pins": {}})
+        except FixpackError:
+            continue  # another profile's lock is not this run's business
+        pins.add(index["pins"].get(path, ""))
+    return pins
+
+
 def confirm_layered(registry: Registry, lock: Lock, selection: Selection, target: Target) -> Outcome | None:
     """ "confirmed" if every selected fix is proven intact although another layer changed some of its files.
 
@@ -167,6 +179,8 @@ def confirm_layered(registry: Registry, lock: Lock, selection: Selection, target
                 return None
             if any(judge(registry, release, lock, path, data, stripped).values()) or check_syntax(path, data):
                 return None
+            if sha256(stripped.base) in other_pins(registry.root, release.distribution, path):
+                return None  # not another layer, but another release
             layered[release.distribution, path] = (real, data, stripped)
     if not layered or any(name not in lock["fixes"] for name in unasked):
         return None

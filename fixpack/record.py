@@ -22,26 +22,23 @@ def edited(
 ) -> bytes:
     """RECORD with other rows for some files.
 
-    :param added: path relative to site-packages -> content; a row is made if there is none.
+    :param added: path relative to site-packages -> content; their rows stand last, in order, so that the
+        result does not depend on what was added before.
     :param changed: the same; only a row that is there is replaced.
     :param removed: paths whose rows go.
     """
     newline = b"\r\n" if b"\r\n" in record[:4096] else b"\n"
-    rows = {path.encode() + b",": row(path, data) for path, data in {**changed, **added}.items()}
-    gone = tuple(path.encode() + b"," for path in removed)
-    mine = (*rows, *gone)
-    found = set()
+    rows = {path.encode() + b",": row(path, data) for path, data in changed.items()}
+    gone = tuple(path.encode() + b"," for path in (*removed, *added))
     lines = []
     for line in record.splitlines(keepends=True):
-        if line.startswith(mine):
-            key = line[: line.index(b",") + 1]
-            if key not in rows or key in found:
-                continue
-            found.add(key)
+        if gone and line.startswith(gone):
+            continue
+        key = line[: line.find(b",") + 1]
+        if key in rows:
             text = line.rstrip(b"\r\n")
-            line = rows[key] + (line[len(text) :] or newline)
+            line = rows[key] + line[len(text) :]
         lines.append(line)
-    missing = [path for path in sorted(added) if path.encode() + b"," not in found]
-    if missing and lines and not lines[-1].endswith(b"\n"):
+    if added and lines and not lines[-1].endswith(b"\n"):
         lines[-1] += newline
-    return b"".join((*lines, *(row(path, added[path]) + newline for path in missing)))
+    return b"".join((*lines, *(row(path, added[path]) + newline for path in sorted(added))))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
@@ -11,7 +10,7 @@ from fixpack import receipt
 from fixpack.commit import Change, commit, locked, recover
 from fixpack.compose import check_syntax, compose, scopes, strip, target_path
 from fixpack.errors import MismatchError, Problem, UsageError
-from fixpack.journal import JOURNAL
+from fixpack.journal import pending
 from fixpack.ledger import entries
 from fixpack.lock import Lock, sha256
 from fixpack.look import Seen, look_at
@@ -66,7 +65,7 @@ def revert(registry: Registry, lock: Lock, names: Sequence[str], target: Target,
     with ExitStack() as locks:
         roots = sorted({located.root for located in target.located.values()})
         notes: list[str] = []
-        if write or any(os.path.lexists(os.path.join(each, JOURNAL)) for each in roots):
+        if write or any(pending(each) for each in roots):
             for each in roots:
                 locks.enter_context(locked(each))
             notes = [note for each in roots if (note := recover(each))]
