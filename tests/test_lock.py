@@ -241,7 +241,7 @@ def changed(document: Any, path: tuple[Any, ...], change: Callable[[Any, Any], N
     return document
 
 
-OTHER: list[Any] = [None, 7, True, "text", [], {}, [7], {"x": 7}]
+OTHER: list[Any] = [None, 7, True, "text", [7], {"x": 7}]
 
 
 def test_no_value_in_a_lock_is_an_internal_error(kit: Kit) -> None:
@@ -250,8 +250,8 @@ def test_no_value_in_a_lock_is_an_internal_error(kit: Kit) -> None:
     before = state(kit.site)
     codes: dict[int, int] = {}
     for path in places(made):
-        if not path or (len(path) > 3 and path[0] in ("registry",)):
-            continue
+        if not path or path[:2] in (("fixes", "order-kept"), ("releases", "demo-core"), ("index", "demo-core")):
+            continue  # of each kind, one is enough
         old = made
         for key in path:
             old = old[key]

@@ -74,7 +74,7 @@ def test_the_python_loader_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
     """Images without the C loader get the same answers."""
     import yaml
 
-    texts = ["a: 1\na: 2\n", "a: &x 1\nb: *x\n", "a: 010\n", "a: [1, yes, 'x', null]\n", "[" * 5000]
+    texts = ["a: 1\na: 2\n", "a: &x 1\nb: *x\n", "a: 010\n", "a: [1, yes, 'x', null]\n", "[" * 1200]
     with_c = [bool(refused(text)) for text in texts]
     monkeypatch.delattr(yaml, "CSafeLoader")
     assert [bool(refused(text)) for text in texts] == with_c == [True, True, True, False, True]

@@ -125,7 +125,7 @@ def test_whole_run(root: Path, upstream: Path, tmp_path: Path, capfd: pytest.Cap
         "remove it:\n"
         f"  rm -r {site}\n"
         "on a real image, in its Dockerfile:\n"
-        "  RUN python apply_all.py --profile demo-v1 demo-extra\n"
+        "  RUN python /opt/fixpack/apply_all.py --profile demo-v1 demo-extra\n"
     )
     assert sources.verify(registry.load(str(root)).releases["demo-pkg@v1"]) == []
 
