@@ -17,7 +17,7 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -142,9 +142,11 @@ def _commit(changes: list[Change], root: str) -> None:
         raise WriteError(_unsettled(root, error)) from error
 
 
-def recover(root: str) -> str:
+def recover(root: str, within: Sequence[str] = ()) -> str:
     """Finish what a killed run left behind.  The caller holds ``locked(root)``.
 
+    :param within: the folders that hold all files of the target, ``root`` by default: a journal that names
+        others is not Fixpack's.
     :returns: what was done, "" if there was no journal.
     :raises WriteError: if the files are in no state that the journal knows; nothing is changed then.
     """
@@ -156,6 +158,8 @@ def recover(root: str) -> str:
             raise ValueError(f"its schema is {data['schema']!r}")
         steps = [_Step(os.path.normpath(os.path.join(root, path)), old, new) for path, old, new in data["steps"]]
         made = [os.path.normpath(os.path.join(root, path)) for path in data["made"]]
+        for path in (*made, *(step.path for step in steps)):
+            _check_inside(path, within or (root,))
     except FileNotFoundError:
         return _forget(root)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -176,10 +180,19 @@ def _unsettled(root: str, error: OSError) -> Problem:
     return Problem("write_unfinished", message, file=str(error.filename or root), hint=hint)
 
 
+def _check_inside(path: str, within: Sequence[str]) -> None:
+    folder, name = os.path.split(path)
+    real = os.path.join(os.path.realpath(folder), name)
+    if not any(real.startswith(os.path.realpath(each).rstrip(os.sep) + os.sep) for each in within):
+        raise ValueError(f"it names {path}, which is not in the target")
+
+
 def _forget(root: str) -> str:
     """Remove a journal that was never finished: nothing was done yet."""
+    path = os.path.join(root, NEW_JOURNAL)
     try:
-        _unlink(os.path.join(root, NEW_JOURNAL))
+        if os.path.lexists(path):  # on a read-only file system, removing nothing fails too
+            os.unlink(path)
     except OSError as error:
         raise WriteError(_unsettled(root, error)) from error
     return ""

@@ -48,11 +48,9 @@ def apply(
     """
     notes: list[str] = []
     with ExitStack() as locks:
-        roots = sorted({located.root for located in target.located.values()})
+        roots = roots_of(target)
         if write or any(pending(each) for each in roots):
-            for each in roots:
-                locks.enter_context(locked(each))
-            notes = [note for each in roots if (note := recover(each))]
+            notes = take(target, locks)
         plan = _plan(root, lock, selection, target, update_record)
         if isinstance(plan, Outcome):
             return plan._replace(notes=tuple(notes))
@@ -81,13 +79,26 @@ def settle(target: Target) -> tuple[str, ...]:
     :returns: what was done.
     :raises WriteError: if it cannot be done.
     """
-    roots = sorted({located.root for located in target.located.values()})
-    if not any(pending(each) for each in roots):
-        return ()
     with ExitStack() as locks:
-        for each in roots:
-            locks.enter_context(locked(each))
-        return tuple(note for each in roots if (note := recover(each)))
+        return tuple(take(target, locks)) if any(pending(each) for each in roots_of(target)) else ()
+
+
+def roots_of(target: Target) -> list[str]:
+    """The folders that hold the target's packages; the first one gets the journal."""
+    return sorted({located.root for located in target.located.values()})
+
+
+def take(target: Target, locks: ExitStack) -> list[str]:
+    """Lock a target for writing, and finish or undo what a killed run left in it.
+
+    :param locks: holds the locks until it is closed.
+    :returns: what was done.
+    """
+    roots = roots_of(target)
+    for each in roots:
+        locks.enter_context(locked(each))
+    within = [target.boundary] if target.boundary else roots
+    return [note for each in roots if (note := recover(each, within))]
 
 
 def _plan(root: str, lock: Lock, selection: Selection, target: Target, update_record: bool) -> Plan | Outcome:

@@ -7,8 +7,9 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 from fixpack import receipt
-from fixpack.commit import Change, commit, locked, recover
+from fixpack.commit import Change, commit
 from fixpack.compose import check_syntax, compose, scopes, strip, target_path
+from fixpack.engine import roots_of, take
 from fixpack.errors import MismatchError, Problem, UsageError
 from fixpack.journal import pending
 from fixpack.ledger import entries
@@ -63,12 +64,10 @@ def revert(registry: Registry, lock: Lock, names: Sequence[str], target: Target,
             )
         )
     with ExitStack() as locks:
-        roots = sorted({located.root for located in target.located.values()})
+        roots = roots_of(target)
         notes: list[str] = []
         if write or any(pending(each) for each in roots):
-            for each in roots:
-                locks.enter_context(locked(each))
-            notes = [note for each in roots if (note := recover(each))]
+            notes = take(target, locks)
         changes, result = _plan(registry, lock, names, target)
         if changes and write:
             commit(changes, roots[0])
