@@ -1,9 +1,10 @@
 """Write computed results as one transaction: after any crash, the next run makes it all new or all old.
 
-Before the first change, every new file lies beside its target as a temporary file, every old one has a
-second name (a hard link, so that putting it back keeps inode, mode and owner), all of it is synced, and
-a journal in the target's folder says so.  Then come the renames.  ``recover`` finishes a journal that a
-killed run left behind: forward if every new file is still there, else backward.
+A journal in the target's folder says first what is going to be made.  Then every new file is laid beside its
+target as a temporary file, every old one gets a second name (a hard link, so that putting it back keeps
+inode, mode and owner), all of it is synced, and the journal says that too.  Then come the renames.
+``recover`` finishes a journal that a killed run left behind: forward if every new file is still there,
+else backward; one that had only begun is cleaned up.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import fcntl
 import hashlib
 import json
 import os
+import signal
 import stat
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,11 +24,14 @@ from typing import NamedTuple
 from fixpack.bytecode import pyc_files
 from fixpack.durable import sync
 from fixpack.errors import FixpackError, Problem
-from fixpack.journal import JOURNAL
+from fixpack.journal import JOURNAL, NEW_JOURNAL
 from fixpack.target import read_file
 
 PREFIX = ".fixpack-"
-SCHEMA = "fixpack.journal/1"
+SCHEMA = "fixpack.journal/2"
+
+#: what a journal says of its steps: they are being laid out, or they are all there and are being switched
+STAGING, SWITCHING = "staging", "switching"
 
 
 class Change(NamedTuple):
@@ -63,6 +68,16 @@ def _beside(path: str, kind: str) -> str:
 
 
 @contextmanager
+def shielded() -> Iterator[None]:
+    """Hold SIGINT and SIGTERM back: they take effect before or after a transaction, never within it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
 def locked(root: str) -> Iterator[None]:
     """Hold the target's folder against other writers.
 
@@ -88,29 +103,38 @@ def locked(root: str) -> Iterator[None]:
 def commit(changes: list[Change], root: str) -> None:
     """Make all changes or none.  The caller holds ``locked(root)``.
 
+    SIGINT and SIGTERM wait until it is done.
+
     Modes and owners are kept, hard-linked copies stay untouched (every write makes a new inode), and
     no compiled form of a changed file is left.  Each file is read back and compared.
 
     :param root: the folder that the journal goes to.
     :raises WriteError: if anything failed; then the old files are back, inode and all.
     """
+    with shielded():
+        _commit(changes, root)
+
+
+def _commit(changes: list[Change], root: str) -> None:
     steps = [_Step(change.path, _digest(change.old), _digest(change.new)) for change in changes]
     folders = sorted({os.path.dirname(step.path) for step in steps})
-    made: list[str] = []
+    made = _missing(folders)
     try:
+        _write_journal(root, steps, made, STAGING)
+        for folder in made:
+            _make_folder(folder)
         for folder in folders:
-            _make_folder(folder, made)
             _remove_leftovers(folder)
         for change, step in zip(changes, steps, strict=True):
             _stage(change, step)
         staged = [each for step in steps for each in (step.temp, step.backup) if os.path.lexists(each)]
         sync([*staged, *_parents(folders, made)])
-        _write_journal(root, steps, made)
+        _write_journal(root, steps, made, SWITCHING)
         for step in steps:
             _switch(step)
         _check(steps)
     except BaseException as error:
-        problems = _undo(root, steps, made)
+        problems = _undo(root, steps, made, switched=True)
         if not isinstance(error, OSError):
             raise
         reason = error.strerror or str(error)
@@ -123,45 +147,38 @@ def commit(changes: list[Change], root: str) -> None:
         raise WriteError(_unsettled(root, error)) from error
 
 
-def recover(root: str, inside: Sequence[str] = ()) -> str:
+def recover(root: str, within: Sequence[str] = ()) -> str:
     """Finish what a killed run left behind.  The caller holds ``locked(root)``.
 
-    :param inside: the folders that a journal may speak of besides ``root``.  A target can be somebody
-        else's work, its journal too.
+    :param within: the folders that hold all files of the target, ``root`` by default: a journal that names
+        others is not Fixpack's.
     :returns: what was done, "" if there was no journal.
     :raises WriteError: if the files are in no state that the journal knows; nothing is changed then.
     """
     journal = os.path.join(root, JOURNAL)
-    data = read_file(journal)
-    if data is None:
-        return ""
+    raw = read_file(journal)
+    if raw is None:
+        return _forget(root)
     try:
-        if isinstance(data, Problem):
-            raise ValueError(data.message)
-        body = json.loads(data)
-        if body["schema"] != SCHEMA:
-            raise ValueError(f"its schema is {body['schema']!r}")
-        allowed = [os.path.realpath(folder) for folder in (root, *inside)]
-        steps = [_Step(_held(root, path, allowed), str(old), str(new)) for path, old, new in body["steps"]]
-        made = [_held(root, path, allowed) for path in body["made"]]
+        if isinstance(raw, Problem):
+            raise ValueError(raw.message)
+        data = json.loads(raw)
+        if data["schema"] != SCHEMA or data["phase"] not in (STAGING, SWITCHING):
+            raise ValueError(f"its schema is {data['schema']!r}")
+        steps = [_Step(os.path.normpath(os.path.join(root, path)), old, new) for path, old, new in data["steps"]]
+        made = [os.path.normpath(os.path.join(root, path)) for path in data["made"]]
+        for path in (*made, *(step.path for step in steps)):
+            _check_inside(path, within or (root,))
     except (ValueError, KeyError, TypeError) as error:
         hint = "look at it; remove it if it is not Fixpack's, or rebuild from a stock image"
         raise WriteError(
             Problem("journal_invalid", f"cannot use the journal: {error}", file=journal, hint=hint)
         ) from error
     try:
-        return _recover(root, steps, made)
+        with shielded():
+            return _recover(root, steps, made, data["phase"])
     except OSError as error:
         raise WriteError(_unsettled(root, error)) from error
-
-
-def _held(root: str, path: str, allowed: list[str]) -> str:
-    """A path of a journal, resolved; it must lie below one of the allowed folders."""
-    full = os.path.normpath(os.path.join(root, path))
-    folder = os.path.realpath(os.path.dirname(full))
-    if not any(folder == each or folder.startswith(each.rstrip(os.sep) + os.sep) for each in allowed):
-        raise ValueError(f"{path!r} leads out of the target")
-    return os.path.join(folder, os.path.basename(full))
 
 
 def _unsettled(root: str, error: OSError) -> Problem:
@@ -170,7 +187,30 @@ def _unsettled(root: str, error: OSError) -> Problem:
     return Problem("write_unfinished", message, file=str(error.filename or root), hint=hint)
 
 
-def _recover(root: str, steps: list[_Step], made: list[str]) -> str:
+def _check_inside(path: str, within: Sequence[str]) -> None:
+    folder, name = os.path.split(path)
+    real = os.path.join(os.path.realpath(folder), name)
+    if not any(real.startswith(os.path.realpath(each).rstrip(os.sep) + os.sep) for each in within):
+        raise ValueError(f"it names {path}, which is not in the target")
+
+
+def _forget(root: str) -> str:
+    """Remove a journal that was never finished: nothing was done yet."""
+    path = os.path.join(root, NEW_JOURNAL)
+    try:
+        if os.path.lexists(path):  # on a read-only file system, removing nothing fails too
+            os.unlink(path)
+    except OSError as error:
+        raise WriteError(_unsettled(root, error)) from error
+    return ""
+
+
+def _recover(root: str, steps: list[_Step], made: list[str], phase: str) -> str:
+    if phase == STAGING:
+        problems = _undo(root, steps, made, switched=False)
+        if problems:
+            raise WriteError(*problems)
+        return "cleaned up after an interrupted run that had changed nothing"
     now = {step.path: _digest(_read(step.path)) for step in steps}
     strange = [step for step in steps if now[step.path] not in (step.old, step.new)]
     if strange:
@@ -196,7 +236,7 @@ def _recover(root: str, steps: list[_Step], made: list[str]) -> str:
         _check(steps)
         _settle(root, steps, folders)
         return f"finished an interrupted run: {len(pending)} of {len(steps)} files were still to be written"
-    problems = _undo(root, steps, made)
+    problems = _undo(root, steps, made, switched=True)
     if problems:
         raise WriteError(*problems)
     return f"undid an interrupted run: {len(steps)} files are as they were before it"
@@ -242,20 +282,25 @@ def _settle(root: str, steps: list[_Step], folders: list[str]) -> None:
     """Drop the second names, make the renames durable, and only then drop the journal."""
     for step in steps:
         _unlink(step.backup)
-    sync(folders)
-    _unlink(os.path.join(root, JOURNAL))
+    emptied = {os.path.dirname(step.path) for step in steps if not step.new}
+    parents = {parent for folder in emptied if (parent := _remove_emptied(folder))}
+    sync({folder for folder in (*folders, *parents) if os.path.isdir(folder)})
+    _drop_journal(root)
 
 
-def _undo(root: str, steps: list[_Step], made: list[str]) -> list[Problem]:
-    """New to old, as far as anything was switched; the journal goes last and only if all went well."""
+def _undo(root: str, steps: list[_Step], made: list[str], *, switched: bool) -> list[Problem]:
+    """New to old, as far as anything was switched; the journal goes last and only if all went well.
+
+    :param switched: False: no file was, so only what was laid beside them goes.
+    """
     problems = []
     for step in reversed(steps):
         try:
-            if os.path.lexists(step.backup):
-                if _digest(_read(step.path)) != step.old:
-                    os.replace(step.backup, step.path)
-                    _drop_bytecode(step.path)
+            if not switched or (os.path.lexists(step.backup) and _digest(_read(step.path)) == step.old):
                 _unlink(step.backup)
+            elif os.path.lexists(step.backup):
+                os.replace(step.backup, step.path)
+                _drop_bytecode(step.path)
             elif not step.old and step.new and _digest(_read(step.path)) == step.new:
                 os.unlink(step.path)
                 _drop_bytecode(step.path)
@@ -270,7 +315,7 @@ def _undo(root: str, steps: list[_Step], made: list[str]) -> list[Problem]:
                 _remove_folder(folder)
             kept = {os.path.dirname(step.path) for step in steps} - set(made)
             sync(folder for folder in kept if os.path.isdir(folder))
-            _unlink(os.path.join(root, JOURNAL))
+            _drop_journal(root)
         except OSError as error:
             problems.append(
                 Problem("restore_failed", f"could not be cleaned up: {error.strerror}", file=str(error.filename))
@@ -278,18 +323,27 @@ def _undo(root: str, steps: list[_Step], made: list[str]) -> list[Problem]:
     return problems
 
 
-def _write_journal(root: str, steps: list[_Step], made: list[str]) -> None:
+def _drop_journal(root: str) -> None:
+    for name in (NEW_JOURNAL, JOURNAL):
+        _unlink(os.path.join(root, name))
+
+
+def _write_journal(root: str, steps: list[_Step], made: list[str], phase: str) -> None:
+    """Replace the journal.  The first one need not be durable: without it, nothing but temporary files is left."""
     body = {
         "schema": SCHEMA,
+        "phase": phase,
         "steps": [[os.path.relpath(step.path, root), step.old, step.new] for step in steps],
         "made": [os.path.relpath(folder, root) for folder in made],
     }
-    temp = os.path.join(root, f"{PREFIX}new-journal")
+    temp = os.path.join(root, NEW_JOURNAL)
     _unlink(temp)
     _write(temp, json.dumps(body).encode(), None)
-    sync([temp])
+    if phase == SWITCHING:
+        sync([temp])
     os.replace(temp, os.path.join(root, JOURNAL))
-    sync([root])
+    if phase == SWITCHING:
+        sync([root])
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
@@ -331,28 +385,57 @@ def _own(descriptor: int, like: os.stat_result) -> None:
         os.fchown(descriptor, like.st_uid, like.st_gid)
 
 
-def _make_folder(folder: str, made: list[str]) -> None:
-    missing = []
-    while not os.path.isdir(folder):
-        missing.append(folder)
-        folder = os.path.dirname(folder)
-    for each in reversed(missing):
-        os.mkdir(each, 0o755)
-        made.append(each)
-        like = os.stat(os.path.dirname(each))
-        descriptor = os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            _own(descriptor, like)
-            os.fchmod(descriptor, 0o755)
-        finally:
-            os.close(descriptor)
+def _missing(folders: list[str]) -> list[str]:
+    """Folders that are not there yet, outer ones first."""
+    missing: list[str] = []
+    for folder in folders:
+        while not os.path.isdir(folder):
+            if folder not in missing:
+                missing.append(folder)
+            folder = os.path.dirname(folder)
+    return sorted(missing, key=len)
+
+
+def _make_folder(folder: str) -> None:
+    """A folder with the owner of the one above it and mode 0755."""
+    os.mkdir(folder, 0o755)
+    like = os.stat(os.path.dirname(folder))
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _own(descriptor, like)
+        os.fchmod(descriptor, 0o755)
+    finally:
+        os.close(descriptor)
 
 
 def _remove_folder(folder: str) -> None:
-    cache = os.path.join(folder, "__pycache__")
-    for each in (cache, folder):
-        if os.path.isdir(each):
-            os.rmdir(each)
+    if not os.path.isdir(folder):
+        return
+    cache = "__pycache__"
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries]
+    if names == [cache]:
+        os.rmdir(os.path.join(folder, cache))
+    elif names:
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), folder)
+    os.rmdir(folder)
+
+
+def _remove_emptied(folder: str) -> str:
+    """Remove a folder from which the last file went, and its parents if they are empty then.
+
+    :returns: the folder in which something was removed, "" if nothing was.
+    """
+    changed = ""
+    while True:  # ends at the latest at the package's folder, which holds upstream's files
+        try:
+            _remove_folder(folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            return changed
+        folder = changed = os.path.dirname(folder)
+    return changed
 
 
 def _remove_leftovers(folder: str) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from fixpack.errors import MismatchError, Problem
-from fixpack.model import Edit, Fix, Release
-from fixpack.payload import MARKER, render
+from fixpack.model import Edit, Fix, PastEdit, Release
+from fixpack.payload import MARKER, payload_sha256, render
 from fixpack.scope import Place, ScopeError, find_scope, line_at, locate
 
 
@@ -37,7 +37,7 @@ def touched(release: Release, fixes: Iterable[Fix]) -> dict[str, bool]:
     return files
 
 
-def target_path(release: Release, edit: Edit) -> str:
+def target_path(release: Release, edit: Edit | PastEdit) -> str:
     """The file that an edit changes in a release, "" if its anchor is unknown there."""
     if edit.op == "add-file":
         return edit.path
@@ -183,6 +183,7 @@ class Stripped(NamedTuple):
     base: bytes
     applied: dict[str, int]  # fix -> number of its regions that were found byte for byte
     problems: tuple[Problem, ...]  # regions that are not what the registry would put there
+    stale: dict[str, int]  # fix -> its older revision, whose regions were found as the history says
 
 
 def strip(path: str, data: bytes, release: Release, fixes: dict[str, Fix]) -> Stripped:
@@ -192,6 +193,7 @@ def strip(path: str, data: bytes, release: Release, fixes: dict[str, Fix]) -> St
     """
     marks = list(MARKER.finditer(data))
     applied: dict[str, int] = {}
+    stale: dict[str, int] = {}
     problems: list[Problem] = []
     parts: list[bytes] = []
     at = index = 0
@@ -211,11 +213,14 @@ def strip(path: str, data: bytes, release: Release, fixes: dict[str, Fix]) -> St
         if isinstance(edit, Problem):
             problems.append(edit)
             continue
-        applied[name] = applied.get(name, 0) + 1
+        if isinstance(edit, PastEdit):
+            stale[name] = int(begin.group(4))
+        else:
+            applied[name] = applied.get(name, 0) + 1
         parts += (data[at : region.start], _original(edit, release, region.indent))
         at = region.end
     parts.append(data[at:])
-    return Stripped(b"".join(parts), applied, tuple(problems))
+    return Stripped(b"".join(parts), applied, tuple(problems), stale)
 
 
 def _edit_of(
@@ -226,7 +231,7 @@ def _edit_of(
     release: Release,
     fixes: dict[str, Fix],
     line: int,
-) -> Edit | Problem:
+) -> Edit | PastEdit | Problem:
     """The edit that a region is, byte for byte, or why it is none.  A fix may have several at one anchor."""
     name, revision, anchor = names[0].decode(), int(names[1]), names[2].decode()
     fix = fixes.get(name)
@@ -235,14 +240,12 @@ def _edit_of(
         message = f"the file carries {name}, which this registry lacks"
         return Problem("unknown_fix", message, name, path, line, hint=hint)
     if fix.revision != revision:
-        return Problem(
-            "stale_revision",
-            f"{name} is in the file in revision {revision}; the registry has revision {fix.revision}",
-            name,
-            path,
-            line,
-            hint="rebuild the layer from the stock image",
-        )
+        past = _past_edit(fix, revision, anchor, path, data, region, release)
+        if past:
+            return past
+        hint = f"the history of {name} has no such code; rebuild the layer from the stock image"
+        message = f"{name} is in the file in revision {revision}; the registry has revision {fix.revision}"
+        return Problem("stale_revision", message, name, path, line, hint=hint)
     edits = [
         edit
         for edit in fix.edits_for(release)
@@ -263,7 +266,20 @@ def _edit_of(
     return Problem("edited_inside", message, name, path, line + offset, diff=diff, hint=hint)
 
 
-def _original(edit: Edit, release: Release, indent: bytes) -> bytes:
+def _past_edit(
+    fix: Fix, revision: int, anchor: str, path: str, data: bytes, region: Place, release: Release
+) -> PastEdit | None:
+    """The edit of an older revision that a region is, by the hash of its payload."""
+    past = fix.past(revision)
+    digest = payload_sha256(data[region.start : region.end], region.indent)
+    for edit in past.edits_for(release) if past else ():
+        here = (edit.anchor or "file") == anchor and target_path(release, edit) == path
+        if here and digest == edit.sha256:
+            return edit
+    return None
+
+
+def _original(edit: Edit | PastEdit, release: Release, indent: bytes) -> bytes:
     """What stood in the base where the region is now."""
     if edit.op not in ("replace", "delete"):
         return b""

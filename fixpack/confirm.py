@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from fixpack.bytecode import unchecked
 from fixpack.errors import Problem, UsageError
-from fixpack.journal import JOURNAL
+from fixpack.journal import pending
 from fixpack.lock import Lock, key_of, sha256
 from fixpack.outcome import FileState, FixState, Outcome, Place
 from fixpack.record import row
@@ -64,10 +64,13 @@ def expected(lock: Lock, chosen: Sequence[str]) -> dict[tuple[str, str], dict[st
     return files
 
 
-def confirm(lock: Lock, selection: Selection, target: Target) -> Outcome | None:
-    """The outcome "confirmed" if every byte is as the lock says, else None."""
+def confirm(lock: Lock, selection: Selection, target: Target, update_record: bool = False) -> Outcome | None:
+    """The outcome "confirmed" if every byte is as the lock says, else None.
+
+    :param update_record: whether RECORD's rows of changed files are to be right too.
+    """
     chosen = (*selection.default, *selection.opt_in)
-    if any(os.path.lexists(os.path.join(located.root, JOURNAL)) for located in target.located.values()):
+    if any(pending(located.root) for located in target.located.values()):
         return None  # an interrupted run is to be finished first
     files = []
     for (distribution, path), entry in expected(lock, chosen).items():
@@ -78,7 +81,7 @@ def confirm(lock: Lock, selection: Selection, target: Target) -> Outcome | None:
         data = read_file(real)
         if not isinstance(data, bytes) or sha256(data) != entry["sha256"] or unchecked(real, data):
             return None
-        if entry["base"] is None and not recorded(located, path, data):
+        if (entry["base"] is None or update_record) and not recorded(located, path, data):
             return None
         files.append(FileState(distribution, path, real, entry["base"] or "", entry["sha256"], False))
     return Outcome(

@@ -76,9 +76,30 @@ def _check_refs(registry: Registry) -> Iterator[Problem]:
             if ref not in registry.releases:
                 message = f"{fix.id} has a variant for {ref!r}, for which there is no anchors file"
                 yield Problem("unknown_release", message, fix.id, fix.where)
+        yield from _check_history(registry, fix)
         if not any(fix.id in (*profile.fixes, *profile.opt_in) for profile in registry.profiles.values()):
             message = f"no profile uses the fix {fix.id}"
             yield Problem("unused_fix", message, fix.id, fix.where, hint="list it in a profile's fixes or opt-in")
+
+
+def _check_history(registry: Registry, fix: Fix) -> Iterator[Problem]:
+    """An older revision speaks of releases and anchors that are there, else it recognises nothing."""
+    for revision in fix.history:
+        said = f"revision {revision.number} of {fix.id}"
+        for key, edits in revision.edits.items():
+            releases = [each for each in registry.releases.values() if key in (each.distribution, each.ref)]
+            if not releases:
+                message = f"{said} edits {key!r}, for which there is no anchors file"
+                yield Problem("unknown_release", message, fix.id, fix.where)
+            for edit in edits if releases else ():
+                known = any(
+                    edit.path.startswith(each.package + "/") if edit.op == "add-file" else each.find(edit.anchor)
+                    for each in releases
+                )
+                if not known:
+                    code = "bad_path" if edit.op == "add-file" else "unknown_anchor"
+                    message = f"{said} edits {(edit.path or edit.anchor)!r}, which no anchors file of {key} has"
+                    yield Problem(code, message, fix.id, fix.where)
 
 
 def _check_profiles(registry: Registry) -> Iterator[Problem]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from fixpack.compose import Stripped, strip
+from fixpack.compose import Stripped, strip, target_path
 from fixpack.errors import Problem
-from fixpack.lock import sha256
-from fixpack.model import Registry, Release
-from fixpack.scope import locate
+from fixpack.layers import judge
+from fixpack.lock import Lock, sha256
+from fixpack.model import Edit, Fix, Registry, Release
+from fixpack.scope import ScopeError, find_scope, find_text, locate
 from fixpack.target import Target
 from fixpack.text import plural
 
@@ -28,6 +29,15 @@ def missing_distribution(release: Release, target: Target, fixes: Sequence[str])
     )
 
 
+def stale_revision(fix: Fix, number: int, real: str) -> Problem:
+    """The problem of an older revision that the fix's history knows."""
+    message = f"revision {number} is in place; the registry has revision {fix.revision}"
+    past = fix.past(number)
+    why = f" ({past.reason})" if past else ""
+    hint = f"`fixpack revert {fix.id}` takes it out, then apply again; or rebuild from the stock image"
+    return Problem("stale_revision", message + why, fix.id, real, hint=hint)
+
+
 def explain_foreign(
     registry: Registry,
     release: Release,
@@ -36,6 +46,8 @@ def explain_foreign(
     data: bytes,
     stripped: Stripped,
     users: Sequence[str],
+    lock: Lock,
+    kept: Callable[[], bytes | None] = lambda: None,
 ) -> list[Problem]:
     """Why a file is neither the pinned base nor that base with fixes."""
     who = ", ".join(users)
@@ -59,20 +71,64 @@ def explain_foreign(
             hint = f"use --profile {profiles[0]}" if profiles else "no profile pins that release"
             message = f"this is the file of {ref}, not of {release.ref}"
             return [Problem("other_release", message, who, real, 0, expected, found, hint=hint)]
+    upstream = _upstream_has(registry, release, path, real, stripped, users)
     known = ", ".join(f"{ref} {other[:12]}…" for ref, other in pins.items())
     message = "the file is not a pinned one"
+    hint = REBUILD
+    inside: list[Problem] = []
     if stripped.applied:
-        message = f"the file carries {', '.join(stripped.applied)}, and was changed elsewhere too"
-    problems = [
-        Problem("base_sha_unknown", message, who, real, 0, expected, f"{found}; known pins: {known}", hint=REBUILD)
-    ]
+        verdict = judge(registry, release, lock, path, data, stripped, kept)
+        inside = [problem._replace(file=real) for problem in verdict.values() if problem]
+        where = "inside of what they fix" if inside else "outside of every fixed scope"
+        message = f"the file carries {', '.join(stripped.applied)}, and another layer changed it {where}"
+        hint = f"take that layer out with its own tool, or {REBUILD} and apply this before it"
+    first = Problem("base_sha_unknown", message, who, real, 0, expected, f"{found}; known pins: {known}", hint=hint)
+    problems = [*upstream, *inside, first]
     source = release.files[path]
-    for name in users:  # say which anchors moved: that is what a person has to look at
+    told = {problem.fix for problem in upstream if problem.code == "superseded"}
+    for name in users if not inside else ():  # say which anchors moved: that is what a person has to look at
+        if name in told:
+            continue
         for edit in registry.fixes[name].edits_for(release):
             anchor = source.anchors.get(edit.anchor)
             place = locate(stripped.base, source, anchor, name) if anchor else None
             if isinstance(place, Problem):
                 problems.append(place._replace(file=real, hint=place.hint or REBUILD))
+    return problems
+
+
+def superseded_edits(fix: Fix, release: Release, path: str, base: bytes) -> tuple[int, int]:
+    """How many of a fix's edits of a file upstream has in its own form, and how many there are."""
+    edits = [edit for edit in fix.edits_for(release) if edit.anchor and target_path(release, edit) == path]
+    return sum(_has_form(edit, release, base) for edit in edits), len(edits)
+
+
+def _has_form(edit: Edit, release: Release, base: bytes) -> bool:
+    found = release.find(edit.anchor)
+    if not edit.upstream_form or found is None:
+        return False
+    try:
+        scope = find_scope(base, found[1].within)
+    except ScopeError:
+        return False
+    return len(find_text(base, edit.upstream_form, scope.start, scope.end)) == 1
+
+
+def _upstream_has(
+    registry: Registry, release: Release, path: str, real: str, stripped: Stripped, users: Sequence[str]
+) -> list[Problem]:
+    problems = []
+    for name in users:
+        if name in stripped.applied:
+            continue
+        fix = registry.fixes[name]
+        there, edits = superseded_edits(fix, release, path, stripped.base)
+        if there:
+            code = "superseded" if there == edits else "partly_superseded"
+            by = f" ({fix.upstream.url})" if fix.upstream.url else ""
+            message = f"upstream has {there} of {edits} edits of {name} in this file in its own form{by}"
+            hint = f"it retires when {fix.retires_when}; use a profile for this release"
+            problems.append(Problem(code, message, name, real, hint=hint))
     return problems
 
 

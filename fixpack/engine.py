@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
 from fixpack.bytecode import unchecked
 from fixpack.commit import Change, commit, locked, recover
-from fixpack.compose import Stripped, check_syntax, compose, scopes, strip, target_path, touched
+from fixpack.compose import check_syntax, compose, scopes, target_path, touched
 from fixpack.confirm import Selection, expected, fix_states, places
-from fixpack.diagnose import explain_foreign, missing_distribution
+from fixpack.diagnose import missing_distribution
 from fixpack.errors import MismatchError, Problem, RegistryError
 from fixpack.index import restore
-from fixpack.journal import JOURNAL
+from fixpack.journal import pending
+from fixpack.layers import confirm_layered
+from fixpack.ledger import entries
 from fixpack.lock import Lock, sha256
+from fixpack.look import Seen, look_at
 from fixpack.model import Fix, Profile, Registry, Release
 from fixpack.outcome import FileState, Outcome
-from fixpack.payload import render
-from fixpack.record import with_rows
-from fixpack.target import Target, read_file, resolve
-
-
-class Seen(NamedTuple):
-    """One file of the target as it is."""
-
-    real: str
-    data: bytes | None
-    base: bytes | None  # the pinned bytes, recovered; None for a file that fixes add
-    applied: dict[str, int]  # fix -> regions that are in place
+from fixpack.target import Target, resolve
 
 
 class Plan(NamedTuple):
@@ -41,25 +32,28 @@ class Plan(NamedTuple):
     unasked: tuple[str, ...]  # fixes in place that were not named
 
 
-def apply(root: str, lock: Lock, selection: Selection, target: Target, *, write: bool) -> Outcome:
+def apply(
+    root: str, lock: Lock, selection: Selection, target: Target, *, write: bool, update_record: bool = False
+) -> Outcome:
     """Bring every selected fix in, or change nothing.
 
     :param root: the registry's folder.
-    :param write: False computes and checks everything and writes nothing.
-    :returns: the outcome: applied, confirmed, or would-apply.
     :param lock: a lock for which ``lock.stale`` found nothing.
+    :param write: False computes and checks everything and writes nothing.
+    :param update_record: rewrite RECORD's rows of changed files too.
+    :returns: the outcome: applied, confirmed, or would-apply.  "confirmed" may name files that another
+        layer changed outside of every fixed scope.
     :raises MismatchError: if the target is not what the fixes were proven on; nothing was written.
     :raises WriteError: if a file could not be written; all was put back.
     """
     notes: list[str] = []
     with ExitStack() as locks:
-        roots = sorted({located.root for located in target.located.values()})
-        if write or any(os.path.lexists(os.path.join(each, JOURNAL)) for each in roots):
-            inside = [*roots, target.boundary] if target.boundary else roots
-            for each in roots:
-                locks.enter_context(locked(each))
-            notes = [note for each in roots if (note := recover(each, inside))]
-        plan = _plan(root, lock, selection, target)
+        roots = roots_of(target)
+        if write or any(pending(each) for each in roots):
+            notes = take(target, locks)
+        plan = _plan(root, lock, selection, target, update_record)
+        if isinstance(plan, Outcome):
+            return plan._replace(notes=tuple(notes))
         if plan.changes and write:
             commit(plan.changes, roots[0])
     chosen = (*selection.default, *selection.opt_in)
@@ -79,17 +73,61 @@ def apply(root: str, lock: Lock, selection: Selection, target: Target, *, write:
     )
 
 
-def _plan(root: str, lock: Lock, selection: Selection, target: Target) -> Plan:
-    """The plan, from the lock's index; where that fails, once more with the whole registry, which can explain."""
+def settle(target: Target) -> tuple[str, ...]:
+    """Finish or undo what a killed run left in a target.  Without such a run, nothing is locked or written.
+
+    :returns: what was done.
+    :raises WriteError: if it cannot be done.
+    """
+    with ExitStack() as locks:
+        return tuple(take(target, locks)) if any(pending(each) for each in roots_of(target)) else ()
+
+
+def roots_of(target: Target) -> list[str]:
+    """The folders that hold the target's packages; the first one gets the journal."""
+    return sorted({located.root for located in target.located.values()})
+
+
+def take(target: Target, locks: ExitStack) -> list[str]:
+    """Lock a target for writing, and finish or undo what a killed run left in it.
+
+    :param locks: holds the locks until it is closed.
+    :returns: what was done.
+    """
+    roots = roots_of(target)
+    for each in roots:
+        locks.enter_context(locked(each))
+    within = [target.boundary] if target.boundary else roots
+    return [note for each in roots if (note := recover(each, within))]
+
+
+def _plan(root: str, lock: Lock, selection: Selection, target: Target, update_record: bool) -> Plan | Outcome:
+    """The plan, from the lock's index.
+
+    Where that fails: confirmed, if only another layer's changes are in the way; else once more with the
+    whole registry, which can explain.
+    """
+    registry = restore(root, lock)
     try:
-        return make_plan(restore(root, lock), lock, selection, target)
+        return make_plan(registry, lock, selection, target, update_record, explain=False)
     except MismatchError:
+        outcome = confirm_layered(registry, lock, selection, target)
+        if outcome:
+            return outcome
         from fixpack.registry import load
 
-        return make_plan(load(root), lock, selection, target)
+        return make_plan(load(root), lock, selection, target, update_record)
 
 
-def make_plan(registry: Registry, lock: Lock, selection: Selection, target: Target) -> Plan:
+def make_plan(
+    registry: Registry,
+    lock: Lock,
+    selection: Selection,
+    target: Target,
+    update_record: bool = False,
+    *,
+    explain: bool = True,
+) -> Plan:
     """Look at the target and compute what has to be written.
 
     :raises MismatchError: with every problem of every fix and file.
@@ -101,7 +139,7 @@ def make_plan(registry: Registry, lock: Lock, selection: Selection, target: Targ
     seen: dict[tuple[str, str], Seen] = {}
     faults: list[tuple[tuple[str, ...], Problem]] = []  # the fixes that a problem concerns, and the problem
     for release in registry.profile_releases(profile):
-        seen.update(_look(registry, release, lock, chosen, target, faults))
+        seen.update(_look(registry, release, lock, chosen, target, faults, explain))
     unasked = _in_place(registry, lock, seen, chosen, problems)
     problems += [fault for users, fault in faults if any(fix in chosen or fix in unasked for fix in users)]
     if problems:
@@ -127,11 +165,18 @@ def make_plan(registry: Registry, lock: Lock, selection: Selection, target: Targ
             else:
                 problems += unchecked(now.real, data)
             files.append(FileState(release.distribution, path, now.real, entry["base"] or "", entry["sha256"], changed))
-        record = _record_change(release, results, target)
-        if isinstance(record, Problem):
-            problems.append(record)
-        elif record:
-            changes.append(record)
+        if results and not problems:
+            dist = release.distribution
+            kept = [name for name in lock["fixes"] if name in (*chosen, *unasked)]
+            here = [name for name in kept if registry.fixes[name].edits_for(release)]
+            before = {path: seen[dist, path][:3] for path in results}
+            changed = any(before[path][1] != data for path, data in results.items())
+            try:
+                changes += entries(
+                    lock, target, dist, here, before, results, changed=changed, update_record=update_record
+                )
+            except MismatchError as error:
+                problems += error.problems
     if problems:
         raise MismatchError(*problems)
     changes.sort(key=lambda change: change.old is not None)  # new modules first: what imports them comes after
@@ -161,6 +206,7 @@ def _look(
     chosen: Sequence[str],
     target: Target,
     faults: list[tuple[tuple[str, ...], Problem]],
+    explain: bool,
 ) -> dict[tuple[str, str], Seen]:
     """Read every file that the profile's fixes touch."""
     entries = lock["releases"][release.distribution]["files"]
@@ -173,47 +219,11 @@ def _look(
         return {}
     seen: dict[tuple[str, str], Seen] = {}
     for path, entry in entries.items():
-        found: list[Problem] = []
-        one = _look_at(registry, release, path, entry["fixes"], target, found)
-        if one:
+        one = look_at(registry, release, lock, path, target, explain=explain)
+        if not one.problems:
             seen[release.distribution, path] = one
-        faults += [(tuple(entry["fixes"]), problem) for problem in found]
+        faults += [(tuple(entry["fixes"]), problem) for problem in one.problems]
     return seen
-
-
-def _look_at(
-    registry: Registry, release: Release, path: str, users: Sequence[str], target: Target, problems: list[Problem]
-) -> Seen | None:
-    real = resolve(target, release.distribution, path)
-    if isinstance(real, Problem):
-        problems.append(real._replace(fix=", ".join(users)))
-        return None
-    data = read_file(real)
-    if isinstance(data, Problem):
-        problems.append(data._replace(fix=", ".join(users)))
-        return None
-    pinned = release.files.get(path)
-    if pinned is None:  # a file that a fix adds
-        if data is None:
-            return Seen(real, None, None, {})
-        for name in users:
-            for edit in registry.fixes[name].edits_for(release):
-                if edit.path == path and render(registry.fixes[name], edit, b"") == data:
-                    return Seen(real, data, None, {name: 1})
-        stripped = strip(path, data, release, registry.fixes)
-        message = "a file is there that the fix would add, and it is not the fix's"
-        first = Problem("file_exists", message, ", ".join(users), real, hint="rebuild from a stock image")
-        problems.extend(problem._replace(file=real) for problem in stripped.problems or (first,))
-        return None
-    if data is None:
-        message = f"{release.ref} pins this file, but it is not there"
-        problems.append(Problem("file_missing", message, ", ".join(users), real))
-        return None
-    stripped = strip(path, data, release, registry.fixes) if sha256(data) != pinned.sha256 else Stripped(data, {}, ())
-    if stripped.problems or sha256(stripped.base) != pinned.sha256:
-        problems.extend(explain_foreign(registry, release, path, real, data, stripped, users))
-        return None
-    return Seen(real, data, stripped.base, stripped.applied)
 
 
 def _in_place(
@@ -272,22 +282,6 @@ def _state(registry: Registry, releases: dict[str, str], fix: str, seen: dict[tu
             if one and one.applied.get(fix, 0) != wanted:
                 return "pristine"
     return "applied"
-
-
-def _record_change(release: Release, results: dict[str, bytes], target: Target) -> Change | Problem | None:
-    """RECORD with the rows of added files, so that ``pip uninstall`` removes them; None if it has them."""
-    located = target.located.get(release.distribution)
-    added = {path: data for path, data in results.items() if path not in release.files}
-    if not added or located is None or not located.dist_info:
-        return None
-    real = resolve(target, release.distribution, os.path.join(os.path.basename(located.dist_info), "RECORD"))
-    if isinstance(real, Problem):
-        return real
-    record = read_file(real)
-    if not isinstance(record, bytes):
-        return record  # None: installed without RECORD (a distribution's own package), nothing to keep in step
-    new = with_rows(record, added)
-    return Change(real, record, new) if new != record else None
 
 
 def apply_selection(registry: Registry, releases: Iterable[Release], fixes: Sequence[str], target: Target) -> None:

@@ -89,6 +89,8 @@ def _check_payloads(fix: Fix) -> Iterator[Problem]:
 def _unused_anchors(registry: Registry) -> Iterator[Problem]:
     for release in registry.releases.values():
         used = {edit.anchor for fix in registry.fixes.values() for edit in fix.edits_for(release)}
+        for fix in registry.fixes.values():
+            used.update(edit.anchor for past in fix.history for edit in past.edits_for(release))
         for file in release.files.values():
             for anchor in file.anchors.values():
                 if anchor.name not in used:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fixpack.errors import MismatchError, Problem, RegistryError, UsageError
+from fixpack.form import misfit
 from fixpack.target import read_file
 from fixpack.text import did_you_mean, short
 
@@ -42,7 +43,9 @@ _FORM: dict[str, Any] = {
             "package": str,
             "commit": str,
             "also_commits": [str],
-            "files": {"*": {"base": str | None, "fixes": [str], "results": {"*": str | None}}},
+            "files": {
+                "*": {"base": str | None, "fixes": [str], "results": {"*": str | None}, "scopes": {"*": str}}
+            },
         }
     },
     "registry": {"*": str},
@@ -69,14 +72,8 @@ def find(root: str, name: str) -> Lock:
     :raises UsageError: if no lock has that name.
     :raises RegistryError: if a lock cannot be read.
     """
-    folder = os.path.join(root, "profiles")
     known: list[str] = []
-    try:
-        names_there = sorted(os.listdir(folder))
-    except OSError as error:
-        hint = "copy the whole registry (fixes, anchors, patches, profiles) before this step"
-        message = f"the registry has no folder profiles/: {error.strerror}"
-        raise UsageError(Problem("registry_missing", message, file=folder, hint=hint)) from error
+    names_there = _listed(root)
     files = [each for each in names_there if each.endswith(SUFFIX)]
     files.sort(key=lambda each: each != name + SUFFIX)  # the likely one first
     for each in files:
@@ -94,6 +91,24 @@ def find(root: str, name: str) -> Lock:
     raise UsageError(Problem("unknown_profile", f"there is no profile {name!r}", hint=hint))
 
 
+def known(root: str) -> list[str]:
+    """The profiles that have a lock.
+
+    :raises UsageError: if the registry has no folder of profiles.
+    """
+    return [each[: -len(SUFFIX)] for each in _listed(root) if each.endswith(SUFFIX)]
+
+
+def _listed(root: str) -> list[str]:
+    folder = os.path.join(root, "profiles")
+    try:
+        return sorted(os.listdir(folder))
+    except OSError as error:
+        hint = "copy the whole registry (fixes, anchors, patches, profiles) before this step"
+        message = f"the registry has no folder profiles/: {error.strerror}"
+        raise UsageError(Problem("registry_missing", message, file=folder, hint=hint)) from error
+
+
 def read(root: str, profile: str) -> Lock:
     """A profile's lock.
 
@@ -109,29 +124,10 @@ def read(root: str, profile: str) -> Lock:
         raise RegistryError(_broken(path, str(error))) from error
     if not isinstance(lock, dict) or lock.get("schema") != SCHEMA or lock.get("profile") != profile:
         raise RegistryError(_broken(path, f"it is not a {SCHEMA} of {profile}"))
-    wrong = _misfit(lock, _FORM, "") or _inconsistency(lock)
+    wrong = misfit(lock, _FORM, what="the lock") or _inconsistency(lock)
     if wrong:
         raise RegistryError(_broken(path, wrong))
     return lock
-
-
-def _misfit(value: Any, form: Any, at: str) -> str:
-    """Where a value is not of its form, "" if it is."""
-    where = at or "the lock"
-    if isinstance(form, dict):
-        if not isinstance(value, dict):
-            return f"{where} is not a mapping"
-        if "*" not in form and value.keys() != form.keys():
-            return f"the keys of {where} are not {', '.join(form)}"
-        pairs = ((each, form.get(key, form.get("*")), f"{at}/{key}") for key, each in value.items())
-    elif isinstance(form, list):
-        if not isinstance(value, list):
-            return f"{where} is not a list"
-        pairs = ((each, form[0], f"{at}/{number}") for number, each in enumerate(value))
-    else:
-        right = isinstance(value, form) and (form is bool or not isinstance(value, bool))
-        return "" if right else f"{where} is {value!r}"
-    return next((wrong for each in pairs if (wrong := _misfit(*each))), "")
 
 
 def _inconsistency(lock: Lock) -> str:
@@ -273,10 +269,21 @@ def _files(profile: Profile, release: Release, fixes: Sequence[Fix], trees: dict
             "base": pinned.sha256 if pinned else None,
             "fixes": [fix.id for fix in users],
             "results": results,
+            "scopes": _scopes(release, users, path, base[path]),
         }
     if problems:
         raise MismatchError(*problems)
     return files
+
+
+def _scopes(release: Release, users: Sequence[Fix], path: str, data: bytes | None) -> dict[str, str]:
+    """The hash of each edited scope of the base: what must be untouched when another layer changed the file."""
+    from fixpack.compose import scopes
+    from fixpack.scope import guarded
+
+    if data is None:
+        return {}
+    return {dotted: sha256(guarded(data, dotted)) for dotted in sorted(scopes(release, users, path)) if dotted}
 
 
 def read_base(release: Release, paths: Iterable[str], tree: str) -> dict[str, bytes | None]:

@@ -77,6 +77,28 @@ class Edit(NamedTuple):
     code: str  # payload file below patches/<fix>/; "" for delete
     payload: str  # its text; "" for delete
     where: str  # "fixes/….yaml:LINE"
+    upstream_form: str = ""  # upstream's own lines for this edit, dedented; "" if upstream has none
+
+
+class PastEdit(NamedTuple):
+    """An edit of an older revision: enough to recognise it and to take it out."""
+
+    op: str
+    anchor: str  # "" for add-file
+    path: str  # only for add-file
+    sha256: str  # of the payload; "" for delete
+
+
+class Revision(NamedTuple):
+    """An older revision of a fix."""
+
+    number: int
+    reason: str  # why it was replaced
+    edits: dict[str, tuple[PastEdit, ...]]  # by distribution, or by "distribution@release" where that differs
+
+    def edits_for(self, release: Release) -> tuple[PastEdit, ...]:
+        """The edits that this revision made to one release."""
+        return self.edits.get(release.ref, self.edits.get(release.distribution, ()))
 
 
 class Proof(NamedTuple):
@@ -119,6 +141,11 @@ class Fix(NamedTuple):
     variants: dict[str, tuple[Edit, ...]]  # by "distribution@release": replaces the distribution's edits there
     proof: Proof
     where: str
+    history: tuple[Revision, ...] = ()  # older revisions that may be in the field
+
+    def past(self, number: int) -> Revision | None:
+        """An older revision, if the history knows it."""
+        return next((each for each in self.history if each.number == number), None)
 
     def edits_for(self, release: Release) -> tuple[Edit, ...]:
         """The edits for one release: its own variant if there is one, else the distribution's."""

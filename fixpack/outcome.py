@@ -62,6 +62,7 @@ class Outcome(NamedTuple):
     places: tuple[Place, ...]
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()  # files that another layer changed outside of every fixed scope
 
     @property
     def exit_code(self) -> int:
@@ -80,6 +81,7 @@ def as_text(outcome: Outcome) -> str:
     for fix in outcome.fixes:
         note = "" if fix.asked else "  (in place, not asked for)"
         lines.append(f"  {LETTERS.get(fix.state, ' ')} {fix.id:<{width}}  r{fix.revision}  {fix.title}{note}")
+    lines += [f"  # another layer changed {file}, outside of every fixed scope" for file in outcome.foreign]
     done = sum(file.changed for file in outcome.files)
     fixes = plural(len(outcome.fixes), "fix")
     files = plural(len(outcome.files), "file")
@@ -90,6 +92,11 @@ def as_text(outcome: Outcome) -> str:
         "would-apply": f"would apply: {fixes} in {files}; {changed} would be written, nothing was",
         "not-applied": f"not applied: {changed} of {len(outcome.files)} would be written; nothing was",
     }
+    if outcome.foreign:
+        last["confirmed"] = (
+            f"confirmed: {fixes} in {files}, every region and fixed scope as proven, but "
+            f"{plural(len(outcome.foreign), 'file')} with foreign changes; nothing written"
+        )
     lines.append(f"{outcome.profile}: {last.get(outcome.action, outcome.action)}")
     return "\n".join(lines)
 
@@ -106,6 +113,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "files": [file._asdict() for file in outcome.files],
         "problems": problems_json(outcome.problems),
         "notes": list(outcome.notes),
+        "foreign": list(outcome.foreign),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from typing import TYPE_CHECKING
@@ -68,6 +69,17 @@ def render(fix: Fix, edit: Edit, indent: bytes) -> bytes:
     head = b"%s# fixpack begin %s r%d: %s\n" % (indent, fix.id.encode(), fix.revision, name)
     tail = b"%s# fixpack end %s r%d: %s\n" % (indent, fix.id.encode(), fix.revision, name)
     return head + indented(edit.payload, indent) + tail
+
+
+def payload_sha256(region: bytes, indent: bytes) -> str:
+    """The hash of the payload inside a region, markers and indentation taken off; "" if there is no payload.
+
+    :param region: whole lines, the two markers included.
+    """
+    lines = region.split(b"\n")[1:-2]
+    if not lines:
+        return ""
+    return hashlib.sha256(b"".join(line.removeprefix(indent) + b"\n" for line in lines)).hexdigest()
 
 
 def indented(text: str, indent: bytes) -> bytes:

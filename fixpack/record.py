@@ -1,12 +1,14 @@
-"""Rows of a wheel's RECORD for the files that fixes add, so that ``pip uninstall`` removes them.
+"""Rows of a wheel's RECORD, edited line by line so that every other byte of it stays.
 
-The rows of changed files stay upstream's: the difference is what makes tampering visible.
+Added files get rows, so that ``pip uninstall`` removes them.  The rows of changed files stay upstream's
+unless ``--update-record`` asks for new ones: the difference is what makes a change visible.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Collection, Mapping
 
 
 def row(path: str, data: bytes) -> bytes:
@@ -15,13 +17,28 @@ def row(path: str, data: bytes) -> bytes:
     return b"%s,sha256=%s,%d" % (path.encode(), digest, len(data))
 
 
-def with_rows(record: bytes, added: dict[str, bytes]) -> bytes:
-    """RECORD with a row for each added file; rows of the same path are replaced.
+def edited(
+    record: bytes, added: Mapping[str, bytes], changed: Mapping[str, bytes], removed: Collection[str] = ()
+) -> bytes:
+    """RECORD with other rows for some files.
 
-    :param added: path relative to site-packages -> content.
+    :param added: path relative to site-packages -> content; their rows stand last, in order, so that the
+        result does not depend on what was added before.
+    :param changed: the same; only a row that is there is replaced.
+    :param removed: paths whose rows go.
     """
     newline = b"\r\n" if b"\r\n" in record[:4096] else b"\n"
-    prefixes = tuple(path.encode() + b"," for path in added)
-    lines = [line for line in record.split(b"\n") if line.strip() and not line.startswith(prefixes)]
-    kept = b"".join(line.rstrip(b"\r") + newline for line in lines)
-    return kept + b"".join(row(path, data) + newline for path, data in sorted(added.items()))
+    rows = {path.encode() + b",": row(path, data) for path, data in changed.items()}
+    gone = tuple(path.encode() + b"," for path in (*removed, *added))
+    lines = []
+    for line in record.splitlines(keepends=True):
+        if gone and line.startswith(gone):
+            continue
+        key = line[: line.find(b",") + 1]
+        if key in rows:
+            text = line.rstrip(b"\r\n")
+            line = rows[key] + line[len(text) :]
+        lines.append(line)
+    if added and lines and not lines[-1].endswith(b"\n"):
+        lines[-1] += newline
+    return b"".join((*lines, *(row(path, added[path]) + newline for path in sorted(added))))

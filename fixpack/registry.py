@@ -16,10 +16,12 @@ from fixpack.model import (
     Edit,
     Fix,
     Origin,
+    PastEdit,
     Profile,
     Proof,
     Registry,
     Release,
+    Revision,
     Sdist,
     SourceFile,
     Upstream,
@@ -258,15 +260,20 @@ def _load_anchor(name: str, value: Value, path: str, problems: list[Problem]) ->
     text = reader.text("text", "")
     reader.done()
     text = text[:-1] if text.endswith("\n") else text
-    lines = text.split("\n")
-    line = reader.line_of("text")
-    if text and (lines[0] != lines[0].lstrip() or not lines[0]):
-        reader.bad("'text' must start with its first line, not indented (the indentation is the file's)", line)
-    if text and not lines[-1].strip():
-        reader.bad("'text' must not end with an empty line", line)
-    if "\t" in text:
-        reader.bad("'text' holds a tab", line)
+    _check_lines(reader, "text", text)
     return Anchor(name, within, text, f"{path}:{reader.line_of('text') or value.line}")
+
+
+def _check_lines(reader: Reader, key: str, text: str) -> None:
+    """Whole lines of a file, the first one not indented."""
+    lines = text.split("\n")
+    line = reader.line_of(key)
+    if text and (lines[0] != lines[0].lstrip() or not lines[0]):
+        reader.bad(f"{key!r} must start with its first line, not indented (the indentation is the file's)", line)
+    if text and not lines[-1].strip():
+        reader.bad(f"{key!r} must not end with an empty line", line)
+    if "\t" in text:
+        reader.bad(f"{key!r} holds a tab", line)
 
 
 def _same(reader: Reader, key: str, wanted: str, pattern: str, whose: str) -> str:
@@ -333,9 +340,10 @@ def _load_fix(root: str, name: str, problems: list[Problem]) -> Fix | None:
             stock_reader.bad("no test is declared to fail on stock, so nothing is proven")
         proof = Proof(reader.text("test", pattern=PROOF_TEST), stock)
         reader.done()
+    revision = top.integer("revision", least=1)
     fix = Fix(
         name,
-        top.integer("revision", least=1),
+        revision,
         top.text("title"),
         top.text("symptom"),
         top.text("cause"),
@@ -348,6 +356,7 @@ def _load_fix(root: str, name: str, problems: list[Problem]) -> Fix | None:
         variants,
         proof,
         path,
+        _load_history(top, revision),
     )
     top.done()
     return fix if len(problems) == before else None
@@ -380,8 +389,50 @@ def _load_edits(root: str, fix: str, key: str, value: Value, path: str, problems
             code = reader.text("code", pattern=CODE)
             if code:
                 payload = read_payload(root, fix, code, reader)
+        form = reader.text("upstream-form", "").removesuffix("\n") if op != "add-file" else ""
+        _check_lines(reader, "upstream-form", form)
         reader.done()
-        edits.append(Edit(op, anchor, file_path, code, payload, f"{path}:{reader.line}"))
+        edits.append(Edit(op, anchor, file_path, code, payload, f"{path}:{reader.line}", form))
+    return tuple(edits)
+
+
+def _load_history(top: Reader, revision: int) -> tuple[Revision, ...]:
+    found: list[Revision] = []
+    for item in top.items("history"):
+        reader = Reader(item, top.file, top.problems, "an older revision", top.fix)
+        number = reader.integer("revision", least=1)
+        if revision and number >= revision:
+            reader.bad(f"revision {number} is not older than the fix's own, {revision}", reader.line_of("revision"))
+        if any(each.number == number for each in found):
+            reader.bad(f"revision {number} is there twice", reader.line_of("revision"))
+        edits: dict[str, tuple[PastEdit, ...]] = {}
+        edits_reader = reader.sub("edits")
+        for key, value in edits_reader.pairs(f"{NAME}(@{RELEASE})?") if edits_reader else ():
+            edits[key] = _load_past_edits(key, value, reader)
+        if edits_reader and not edits:
+            edits_reader.bad("an older revision without edits cannot be recognised")
+        found.append(Revision(number, reader.text("reason"), edits))
+        reader.done()
+    return tuple(found)
+
+
+def _load_past_edits(key: str, value: Value, parent: Reader) -> tuple[PastEdit, ...]:
+    if not isinstance(value.data, list) or not value.data:
+        parent.bad(f"{key!r} must be a list of at least one edit", value.line)
+        return ()
+    edits = []
+    for index, item in enumerate(value.data, 1):
+        reader = Reader(item, parent.file, parent.problems, f"edit {index} of {key}", parent.fix)
+        op = reader.text("op", oneof=OPS)
+        anchor = path = sha256 = ""
+        if op == "add-file":
+            path = reader.text("path", pattern=PATH)
+        elif op:
+            anchor = reader.text("anchor", pattern=NAME)
+        if op and op != "delete":
+            sha256 = reader.text("sha256", pattern=SHA256)
+        reader.done()
+        edits.append(PastEdit(op, anchor, path, sha256))
     return tuple(edits)
 
 

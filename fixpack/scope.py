@@ -60,6 +60,26 @@ def find_scope(data: bytes, dotted: str) -> Place:
     return Place(header.start, _scope_end(data, header.end, outer.end, len(header.indent)), header.indent)
 
 
+def guarded(data: bytes, dotted: str) -> bytes:
+    """The bytes of a scope and of the decorators above it.
+
+    :raises ScopeError: if the scope is not there exactly once.
+    """
+    scope = find_scope(data, dotted)
+    start = at = scope.start
+    while at:
+        line_start = data.rfind(b"\n", 0, at - 1) + 1
+        line = data[line_start:at]
+        text = line.lstrip(b" \t")
+        depth = len(line) - len(text)
+        if not text.strip() or depth < len(scope.indent) or (depth == len(scope.indent) and text[:1] not in b"@)]}#"):
+            break
+        at = line_start
+        if depth == len(scope.indent) and text[:1] == b"@":
+            start = at
+    return data[start : scope.end]
+
+
 _HEADER = re.compile(rb"([ \t]*)(?:async[ \t]+def|def|class)[ \t]+([A-Za-z_0-9\x80-\xff]+)")
 
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fixpack import lock, registry
+from fixpack import cli, lock, registry
 from fixpack.cli import apply_main
 
 REPO = Path(__file__).resolve().parent.parent
@@ -371,3 +371,33 @@ class Kit:
             command, capture_output=True, text=True, env={**os.environ, **(env or {})}, cwd=self.folder, check=False
         )
         return Done(done.returncode, done.stdout, done.stderr)
+
+    def verb(self, *args: str) -> Done:
+        """A verb of ``fixpack`` in this process, on this registry and, unless told otherwise, the site folder."""
+        where = [] if {"--site", "--root", "--source"} & set(args) or args[0] == "show" else ["--site", str(self.site)]
+        out, err = io.TextIOWrapper(io.BytesIO(), write_through=True, newline=""), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                code = cli.main([*args, *where, "--registry", str(self.registry)])
+            except SystemExit as stop:
+                code = int(stop.code or 0)
+        out.seek(0)
+        return Done(code, out.read(), err.getvalue())
+
+    def content(self) -> dict[str, tuple[str, int, tuple[int, int]] | str]:
+        """The site folder's files by content, mode and owner, its folders by mode; not times and inodes."""
+        return {
+            path: (each.sha256, each.mode, each.owner) if isinstance(each, FileState) else each
+            for path, each in state(self.site).items()
+        }
+
+    def states(self, *args: str) -> dict[str, str]:
+        """What ``fixpack status`` says of each fix."""
+        return {fix["id"]: fix["state"] for fix in self.verb("status", "--json", *args).json["fixes"]}
+
+    def revise(self, fix: str, payload: str, text: str, history: str) -> None:
+        """Make a second revision of a fix, with another payload, and lock it."""
+        path = self.registry / "fixes" / f"{fix}.yaml"
+        path.write_text(path.read_text().replace("revision: 1\n", "revision: 2\n", 1) + history)
+        (self.registry / "patches" / fix / payload).write_text(text)
+        self.lock()

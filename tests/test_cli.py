@@ -29,7 +29,8 @@ def fixpack(*args: str, cwd: Path = REPO) -> Done:
 
 HELP = """\
 usage: apply_all.py [-h] [--profile P] [--site DIR] [--root DIR] [--source NAME=DIR]
-                    [--check | --dry-run | --list] [--json] [--registry DIR]
+                    [--registry DIR] [--check | --dry-run | --list] [--strict] [--update-record]
+                    [--json]
                     [FIX ...]
 
 bring a profile's fixes in, all or nothing
@@ -40,13 +41,15 @@ positional arguments:
 options:
   -h, --help         show this help message and exit
   --profile P        the profile, by name or alias
+  --registry DIR     use this registry (default: the one beside the engine)
   --check            only verify: exit 1 unless every fix is in place
   --dry-run          compute and check everything, write nothing
   --list             list the profiles, or the fixes of --profile
+  --strict           exit 1 if another layer changed a fixed file at all
+  --update-record    rewrite RECORD's rows of changed files too
   --json             report as JSON on stdout
-  --registry DIR     use this registry (default: the one beside the engine)
 
-what to fix (default: what the running Python would import):
+what to look at (default: what the running Python would import):
   --site DIR         a folder that holds the packages and their dist-info
   --root DIR         an image's unpacked root
   --source NAME=DIR  a source tree; repeatable
@@ -77,7 +80,8 @@ def test_verbs(tmp_path: Path) -> None:
     assert "the following arguments are required: VERB" in done.err
     done = fixpack("aply")
     assert (done.code, done.out) == (2, "")
-    for verb in ("apply", "try", "list", "lint", "lock", "sources", "prove", "schema"):
+    verbs = ("apply", "verify", "status", "show", "diff", "revert", "doctor", "try", "list", "lint", "lock", "sources")
+    for verb in (*verbs, "prove", "schema"):
         assert fixpack(verb, "--help", cwd=tmp_path).code == 0
 
 

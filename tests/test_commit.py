@@ -241,7 +241,7 @@ def test_a_journal_whose_file_was_changed_since_is_refused(tmp_path: Path, monke
     assert tree(tmp_path) == before
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"schema": "other"}', b'{"schema": "fixpack.journal/1"}'])
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"schema": "other"}', b'{"schema": "fixpack.journal/2"}'])
 def test_a_journal_that_cannot_be_read_is_refused(tmp_path: Path, text: bytes) -> None:
     (tmp_path / JOURNAL).write_bytes(text)
     with pytest.raises(WriteError) as caught, locked(str(tmp_path)):

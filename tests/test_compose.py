@@ -245,8 +245,8 @@ OTHER = fix("fix-b", ("append", "end", "z = 1\n"), ("replace", "last", "last = 2
 def test_strip_undoes_compose() -> None:
     """Two edits of one fix at one anchor are told apart."""
     made = result(TWO, OTHER).encode()
-    assert strip(PATH, made, PINS, fixes_by_id(TWO, OTHER)) == (BASE, {"fix-a": 3, "fix-b": 2}, ())
-    assert strip(PATH, BASE, PINS, fixes_by_id(TWO, OTHER)) == (BASE, {}, ())
+    assert strip(PATH, made, PINS, fixes_by_id(TWO, OTHER)) == (BASE, {"fix-a": 3, "fix-b": 2}, (), {})
+    assert strip(PATH, BASE, PINS, fixes_by_id(TWO, OTHER)) == (BASE, {}, (), {})
 
 
 def stripped(old: str, new: str, *known: Fix) -> list[Problem]:
@@ -288,8 +288,8 @@ def test_a_forged_region_that_is_right_still_needs_the_base() -> None:
     """Markers only nominate: what is left must hash to the pin, which is the caller's to check."""
     made = result(TWO).encode()
     region = made[made.index(b"        # fixpack begin") : made.index(b"        one = 1")]
-    assert strip(PATH, made + region, PINS, fixes_by_id(TWO)) == (BASE, {"fix-a": 4}, ())
-    assert strip(PATH, made + b"#\n", PINS, fixes_by_id(TWO)) == (BASE + b"#\n", {"fix-a": 3}, ())
+    assert strip(PATH, made + region, PINS, fixes_by_id(TWO)) == (BASE, {"fix-a": 4}, (), {})
+    assert strip(PATH, made + b"#\n", PINS, fixes_by_id(TWO)) == (BASE + b"#\n", {"fix-a": 3}, (), {})
 
 
 # -- any file, any set of edits ---------------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ def test_any_order_gives_the_same_bytes_and_strip_gives_the_base(world: tuple[by
     assert len(results) == 1
     made = results.pop()
     found = strip(PATH, made, pins, fixes_by_id(*fixes))
-    assert found == (base, {each.id: len(each.edits["pkg"]) for each in fixes}, ())
+    assert found == (base, {each.id: len(each.edits["pkg"]) for each in fixes}, (), {})
     # from any subset, by way of the base, to the same bytes
     some = compose({PATH: base}, pins, fixes[:1])[PATH]
     again = strip(PATH, some, pins, fixes_by_id(*fixes)).base

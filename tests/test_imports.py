@@ -18,8 +18,10 @@ CONFIRM = {
     "fixpack.cli",
     "fixpack.cli.apply",
     "fixpack.cli.apply_main",
+    "fixpack.cli.target_options",
     "fixpack.confirm",
     "fixpack.errors",
+    "fixpack.form",
     "fixpack.journal",
     "fixpack.lock",
     "fixpack.outcome",
@@ -36,8 +38,12 @@ APPLY = CONFIRM | {
     "fixpack.durable",
     "fixpack.engine",
     "fixpack.index",
+    "fixpack.layers",
+    "fixpack.ledger",
+    "fixpack.look",
     "fixpack.model",
     "fixpack.payload",
+    "fixpack.receipt",
     "fixpack.scope",
 }
 

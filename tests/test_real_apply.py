@@ -73,7 +73,7 @@ def refuse_flips(real: RealKit, paths: list[Path], count: int) -> None:
         wrong[at] ^= chance.randrange(1, 256)
         path.write_bytes(wrong)
         before = state(real.site)
-        done = real.apply()
+        done = real.apply("--strict")  # without it, a change outside of every fixed scope is only reported
         assert done.code == 1, (path, at)
         assert str(path) in done.err
         assert state(real.site) == before

@@ -23,7 +23,7 @@ FILES = {"fix": "fixes/rows.yaml", "anchors": "anchors/demo-dist/v1.0.0.yaml", "
 GOOD: dict[str, dict[str, Any]] = {
     "fix": {
         "id": "rows",
-        "revision": 1,
+        "revision": 2,
         "title": "count rows",
         "symptom": "a row is lost",
         "cause": "an index is off by one",
@@ -89,6 +89,37 @@ def drop(*path: str | int) -> Callable[[dict[str, Any]], None]:
 
 
 EDITS = ("edits", "demo-dist")
+OLD_CALL = {"anchor": "count", "op": "insert-before", "sha256": "f" * 64}
+PAST = {
+    "revision": 1,
+    "reason": "it counted twice",
+    "edits": {
+        "demo-dist": [
+            OLD_CALL,
+            {"anchor": "total", "op": "delete"},
+            {"op": "add-file", "path": "demo/_fixpack/rows.py", "sha256": "e" * 64},
+        ]
+    },
+}
+BAD_HISTORY: dict[str, Any] = {
+    "a string": "r1",
+    "no reason": {key: value for key, value in PAST.items() if key != "reason"},
+    "no revision": {key: value for key, value in PAST.items() if key != "revision"},
+    "an unknown key": {**PAST, "date": "today"},
+    "revision zero": {**PAST, "revision": 0},
+    "no edits": {**PAST, "edits": {}},
+    "an empty list": {**PAST, "edits": {"demo-dist": []}},
+    "an odd release": {**PAST, "edits": {"demo-dist@": [OLD_CALL]}},
+    "a short hash": {**PAST, "edits": {"demo-dist": [{**OLD_CALL, "sha256": "f"}]}},
+    "no hash": {**PAST, "edits": {"demo-dist": [{"anchor": "count", "op": "replace"}]}},
+    "a delete with a hash": {**PAST, "edits": {"demo-dist": [{**OLD_CALL, "op": "delete"}]}},
+    "an unknown op": {**PAST, "edits": {"demo-dist": [{**OLD_CALL, "op": "swap"}]}},
+    "a new file without path": {**PAST, "edits": {"demo-dist": [{"op": "add-file", "sha256": "f" * 64}]}},
+    "an escaping path": {
+        **PAST,
+        "edits": {"demo-dist": [{"op": "add-file", "path": "demo/../x.py", "sha256": "f" * 64}]},
+    },
+}
 FILE = ("files", "demo/rows.py")
 
 BAD: dict[str, list[tuple[str, Callable[[dict[str, Any]], None]]]] = {
@@ -148,6 +179,12 @@ BAD: dict[str, list[tuple[str, Callable[[dict[str, Any]], None]]]] = {
         ("stock names no test", put("proof", "stock", value={"rows": "x"})),
         ("empty expression", put("proof", "stock", value={"test_rows": ""})),
         ("broken expression", put("proof", "stock", value={"test_rows": "row ("})),
+        *((f"{name} in the history", put("history", value=[value])) for name, value in BAD_HISTORY.items()),
+        ("history is a mapping", put("history", value=PAST)),
+        ("upstream form of a new file", put(*EDITS, 0, "upstream-form", value="rows = 2")),
+        ("indented upstream form", put(*EDITS, 1, "upstream-form", value=" rows = 2")),
+        ("upstream form ends in an empty line", put(*EDITS, 1, "upstream-form", value="rows = 2\n\n")),
+        ("empty upstream form", put(*EDITS, 1, "upstream-form", value="")),
         ("expression is a number", put("proof", "stock", value={"test_rows": 3})),
     ],
     "anchors": [
@@ -212,6 +249,9 @@ ALSO_GOOD: dict[str, list[tuple[str, Callable[[dict[str, Any]], None]]]] = {
         ("submitted", put("upstream", value={"status": "submitted", "url": "https://example.org/pull/1"})),
         ("denied with a reason", put("upstream", value={"status": "denied", "reason": "by design"})),
         ("a variant", put("variants", value={"demo-dist@v1.0.0": GOOD["fix"]["edits"]["demo-dist"]})),
+        ("history", put("history", value=[PAST])),
+        ("history of one release", put("history", value=[{**PAST, "edits": {"demo-dist@v1.0.0": [OLD_CALL]}}])),
+        ("an upstream form", put(*EDITS, 1, "upstream-form", value="if rows:\n    count = 2\n")),
         ("requires nothing", put("requires", value=[])),
     ],
     "anchors": [

@@ -14,6 +14,12 @@ from fixpack.errors import FixpackError
 #: verb -> (module, one-line help); a verb's module is imported only when it runs
 VERBS = {
     "apply": ("apply", "bring a profile's fixes in, all or nothing"),
+    "verify": ("verify", "exit 0 only if every fix of a profile is in place; writes nothing"),
+    "status": ("status", "the state of every fix in an install, and why"),
+    "show": ("show", "what a fix changes, why, and when it goes away"),
+    "diff": ("diff", "what fixes change in an install, as it has them or would get them"),
+    "revert": ("revert", "take fixes out again, back to the pinned bytes, all or nothing"),
+    "doctor": ("doctor", "what would make an apply fail later"),
     "try": ("try_", "apply a profile to a scratch copy of the pinned releases"),
     "list": ("list_", "profiles, releases and fixes of the registry"),
     "lint": ("lint", "check the registry, and every pin against the cached sources"),
@@ -26,6 +32,9 @@ VERBS = {
 
 #: reason codes that say that files are neither all old nor all new
 _TORN = ("restore_failed", "write_unfinished", "journal_conflict", "journal_invalid")
+
+#: verbs that write to a target
+_WRITE = ("apply", "revert")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -84,5 +93,5 @@ def report(error: FixpackError, args: argparse.Namespace) -> None:
     for problem in error.problems:
         print(problem_text(problem), file=sys.stderr)
     torn = any(problem.code in _TORN for problem in error.problems)
-    nothing = "; nothing was changed" if getattr(args, "verb", "apply") == "apply" and not torn else ""
+    nothing = "; nothing was changed" if getattr(args, "verb", "apply") in _WRITE and not torn else ""
     print(f"{plural(len(error.problems), 'problem')}{nothing}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""``fixpack schema``: the JSON Schemas of the registry's YAML files."""
+"""``fixpack schema``: the JSON Schemas of the registry's YAML files and of receipts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import argparse
 import os
 import sys
 
-HELP = "print the JSON Schema of a registry file kind"
+HELP = "print the JSON Schema of a kind of file"
 
-KINDS = ("fix", "anchors", "profile")
+KINDS = ("fix", "anchors", "profile", "receipt")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
