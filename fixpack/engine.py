@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fixpack.bytecode import unchecked
 from fixpack.commit import Change, commit, locked, recover
 from fixpack.compose import check_syntax, compose, scopes, target_path, touched
-from fixpack.confirm import Selection, expected, fix_states, places
+from fixpack.confirm import Selection, expected, fix_states, places, remarks
 from fixpack.diagnose import missing_distribution
 from fixpack.errors import MismatchError, Problem, RegistryError
 from fixpack.index import restore
@@ -69,7 +69,7 @@ def apply(
         fix_states(lock, chosen, states, plan.unasked),
         plan.files,
         places(lock, target),
-        notes=tuple(notes),
+        notes=(*notes, *remarks(lock, selection, target)),
     )
 
 
@@ -114,8 +114,10 @@ def _plan(root: str, lock: Lock, selection: Selection, target: Target, update_re
         outcome = confirm_layered(registry, lock, selection, target)
         if outcome:
             return outcome
-        from fixpack.registry import load
-
+        try:
+            from fixpack.registry import load
+        except ModuleNotFoundError:  # no PyYAML: the wrong interpreter, most likely; say at least what is known
+            return make_plan(registry, lock, selection, target, update_record)
         return make_plan(load(root), lock, selection, target, update_record)
 
 

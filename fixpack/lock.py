@@ -43,9 +43,7 @@ _FORM: dict[str, Any] = {
             "package": str,
             "commit": str,
             "also_commits": [str],
-            "files": {
-                "*": {"base": str | None, "fixes": [str], "results": {"*": str | None}, "scopes": {"*": str}}
-            },
+            "files": {"*": {"base": str | None, "fixes": [str], "results": {"*": str | None}, "scopes": {"*": str}}},
         }
     },
     "registry": {"*": str},
@@ -163,6 +161,11 @@ def _broken(path: str, why: str) -> Problem:
     return Problem("lock_invalid", f"the lock cannot be used: {why}", file=path, hint="run `fixpack lock`")
 
 
+def ignored(name: str) -> bool:
+    """Whether a name in a registry folder is none of the registry's business: bytecode, a desktop's notes."""
+    return name == "__pycache__" or name.startswith(".")
+
+
 def stale(root: str, lock: Lock) -> list[Problem]:
     """Every registry file that is not what the lock was made from, payloads that it does not know included."""
     path = f"profiles/{lock['profile']}{SUFFIX}"
@@ -177,7 +180,7 @@ def stale(root: str, lock: Lock) -> list[Problem]:
             continue
         found = sha256(data)
         if found != digest:
-            message = f"{file} is not what the lock was made from"
+            message = "this is not what the lock was made from"
             problems.append(Problem("lock_stale", message, "", file, 0, short(digest), short(found), hint=hint))
     for folder in sorted({os.path.dirname(file) for file in known if file.startswith("patches/")}):
         try:
@@ -188,9 +191,13 @@ def stale(root: str, lock: Lock) -> list[Problem]:
             problems.append(Problem("lock_stale", f"{folder} cannot be listed: {error.strerror}", file=folder))
             continue
         for name in names:
-            if f"{folder}/{name}" not in known:
-                message = f"{folder}/{name} is not in the lock"
-                problems.append(Problem("lock_stale", message, file=f"{folder}/{name}", hint=hint))
+            if f"{folder}/{name}" not in known and not ignored(name):
+                more = (
+                    f"remove it; or, if it is wanted, name it in an edit and run `fixpack lock` (it is not in {path})"
+                )
+                problems.append(
+                    Problem("lock_stale", "no payload of the locked fixes", file=f"{folder}/{name}", hint=more)
+                )
     return problems
 
 
@@ -309,8 +316,9 @@ def read_base(release: Release, paths: Iterable[str], tree: str) -> dict[str, by
             problems.append(Problem("file_missing", message, file=path))
             continue
         if sha256(data) != pinned.sha256:
-            message = f"{path} of {release.ref} is not the pinned file"
-            problems.append(Problem("base_sha_unknown", message, "", path, 0, pinned.sha256, sha256(data)))
+            message = f"the sha256 that {release.where} pins is not that of this file of the source"
+            hint = f"if the source is {release.ref}, pin what was found"
+            problems.append(Problem("base_sha_unknown", message, "", path, 0, pinned.sha256, sha256(data), hint=hint))
         base[path] = data
     if problems:
         raise MismatchError(*problems)

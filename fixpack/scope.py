@@ -198,8 +198,7 @@ def locate(data: bytes, file: SourceFile, anchor: Anchor, fix: str) -> Place | P
         expected,
         "0 matches",
         diff,
-        "this file is not the pinned one; rebuild the layer from the stock image of the pinned release "
-        f"(the anchor is {anchor.where})",
+        f"the anchor is {anchor.where}; its text is whole lines that stand once in its scope",
     )
 
 

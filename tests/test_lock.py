@@ -100,7 +100,7 @@ def test_source_that_is_not_the_pin(kit: Kit) -> None:
         (
             "base_sha_unknown",
             "demo_plugin/batch.py",
-            "demo_plugin/batch.py of demo-plugin@v1.0.0 is not the pinned file",
+            "the sha256 that anchors/demo-plugin/v1.0.0.yaml pins is not that of this file of the source",
         ),
     ]
 
@@ -143,7 +143,7 @@ def test_changed_files(kit: Kit) -> None:
     kit.edit("profiles/bench-v1.0.0.yaml", "a test bench", "another bench")
     kit.edit("patches/rows-counted/rows.py", "len(rows)", "len(rows) + 0")
     assert stale(kit) == [
-        (path, f"{path} is not what the lock was made from")
+        (path, "this is not what the lock was made from")
         for path in ("patches/rows-counted/rows.py", "profiles/bench-v1.0.0.yaml")
     ]
 
@@ -177,7 +177,7 @@ def test_strange_files(kit: Kit) -> None:
 
 def test_extra_payload(kit: Kit) -> None:
     (kit.registry / "patches/core-guard/more.py").write_text("x = 1\n")
-    assert stale(kit) == [("patches/core-guard/more.py", "patches/core-guard/more.py is not in the lock")]
+    assert stale(kit) == [("patches/core-guard/more.py", "no payload of the locked fixes")]
 
 
 def test_another_profile_s_file_does_not_matter(kit: Kit) -> None:
