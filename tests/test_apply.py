@@ -824,7 +824,8 @@ def test_a_forged_journal_cannot_reach_out_of_the_target(kit: Kit, args: tuple[s
     """An image's root is what somebody else wrote."""
     outside = kit.folder / "outside.txt"
     outside.write_text("x")
-    body = {"schema": "fixpack.journal/2", "phase": "switching", "steps": [["../outside.txt", sha("x"), ""]], "made": []}
+    steps = [["../outside.txt", sha("x"), ""]]
+    body = {"schema": "fixpack.journal/2", "phase": "switching", "steps": steps, "made": []}
     write(kit.site, {".fixpack-journal": json.dumps(body)})
     done = kit.apply(*args)
     assert outside.exists()
