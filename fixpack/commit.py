@@ -82,17 +82,33 @@ def locked(root: str) -> Iterator[None]:
 
     The lock is the kernel's, on the folder itself: it needs no file, works on a folder that cannot be
     written, and dies with its process.
+
+    :raises WriteError: if it cannot be locked.
     """
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = _lock(root)
     try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(root: str) -> int:
+    descriptor = -1
+    try:
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             print(f"waiting for another run on {root}", file=sys.stderr)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+        return descriptor
+    except OSError as error:
+        if descriptor >= 0:
+            os.close(descriptor)
+        message = f"the folder cannot be locked: {error.strerror}"
+        raise WriteError(
+            Problem("no_lock", message, file=root, hint=f"nothing was changed; {_advice(error)}")
+        ) from error
 
 
 def commit(changes: list[Change], root: str) -> None:
@@ -113,8 +129,9 @@ def commit(changes: list[Change], root: str) -> None:
 def _commit(changes: list[Change], root: str) -> None:
     steps = [_Step(change.path, _digest(change.old), _digest(change.new)) for change in changes]
     folders = sorted({os.path.dirname(step.path) for step in steps})
-    made = _missing(folders)
+    made: list[str] = []
     try:
+        made = _missing(folders)
         _write_journal(root, steps, made, STAGING)
         for folder in made:
             _make_folder(folder)
@@ -122,7 +139,7 @@ def _commit(changes: list[Change], root: str) -> None:
             _remove_leftovers(folder)
         for change, step in zip(changes, steps, strict=True):
             _stage(change, step)
-        staged = [each for step in steps for each in (step.temp, step.backup) if os.path.lexists(each)]
+        staged = [each for step in steps for each in (step.temp, step.backup) if _is_there(each)]
         sync([*staged, *_parents(folders, made)])
         _write_journal(root, steps, made, SWITCHING)
         for step in steps:
@@ -191,7 +208,7 @@ def _forget(root: str) -> str:
     """Remove a journal that was never finished: nothing was done yet."""
     path = os.path.join(root, NEW_JOURNAL)
     try:
-        if os.path.lexists(path):  # on a read-only file system, removing nothing fails too
+        if _is_there(path):  # on a read-only file system, removing nothing fails too
             os.unlink(path)
     except OSError as error:
         raise WriteError(_unsettled(root, error)) from error
@@ -226,6 +243,8 @@ def _recover(root: str, steps: list[_Step], made: list[str], phase: str) -> str:
     if all(step.new == "" or _digest(_read(step.temp)) == step.new for step in pending):
         for step in pending:
             _switch(step)
+        for step in steps:  # the kill may have come between a rename and this
+            _drop_bytecode(step.path)
         _check(steps)
         _settle(root, steps, folders)
         return f"finished an interrupted run: {len(pending)} of {len(steps)} files were still to be written"
@@ -277,7 +296,7 @@ def _settle(root: str, steps: list[_Step], folders: list[str]) -> None:
         _unlink(step.backup)
     emptied = {os.path.dirname(step.path) for step in steps if not step.new}
     parents = {parent for folder in emptied if (parent := _remove_emptied(folder))}
-    sync({folder for folder in (*folders, *parents) if os.path.isdir(folder)})
+    sync({folder for folder in (*folders, *parents) if _is_folder(folder)})
     _drop_journal(root)
 
 
@@ -289,13 +308,13 @@ def _undo(root: str, steps: list[_Step], made: list[str], *, switched: bool) -> 
     problems = []
     for step in reversed(steps):
         try:
-            if not switched or (os.path.lexists(step.backup) and _digest(_read(step.path)) == step.old):
+            if not switched or (_is_there(step.backup) and _digest(_read(step.path)) == step.old):
                 _unlink(step.backup)
-            elif os.path.lexists(step.backup):
+            elif _is_there(step.backup):
                 os.replace(step.backup, step.path)
-                _drop_bytecode(step.path)
             elif not step.old and step.new and _digest(_read(step.path)) == step.new:
                 os.unlink(step.path)
+            if switched:
                 _drop_bytecode(step.path)
             _unlink(step.temp)
         except OSError as error:
@@ -307,7 +326,7 @@ def _undo(root: str, steps: list[_Step], made: list[str], *, switched: bool) -> 
             for folder in reversed(made):
                 _remove_folder(folder)
             kept = {os.path.dirname(step.path) for step in steps} - set(made)
-            sync(folder for folder in kept if os.path.isdir(folder))
+            sync(folder for folder in kept if _is_folder(folder))
             _drop_journal(root)
         except OSError as error:
             problems.append(
@@ -340,6 +359,23 @@ def _write_journal(root: str, steps: list[_Step], made: list[str], phase: str) -
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
+
+
+def _is_there(path: str) -> bool:
+    """As ``os.path.lexists``, which takes every error for a no."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _is_folder(path: str) -> bool:
+    """As ``os.path.isdir``, which takes every error for a no."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _digest(data: bytes | None) -> str:
@@ -382,7 +418,7 @@ def _missing(folders: list[str]) -> list[str]:
     """Folders that are not there yet, outer ones first."""
     missing: list[str] = []
     for folder in folders:
-        while not os.path.isdir(folder):
+        while not _is_folder(folder):
             if folder not in missing:
                 missing.append(folder)
             folder = os.path.dirname(folder)
@@ -402,7 +438,7 @@ def _make_folder(folder: str) -> None:
 
 
 def _remove_folder(folder: str) -> None:
-    if not os.path.isdir(folder):
+    if not _is_folder(folder):
         return
     cache = "__pycache__"
     with os.scandir(folder) as entries:
