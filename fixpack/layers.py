@@ -86,14 +86,20 @@ def _scope_problem(
         first = line_at(data, find_scope(data, scope).start)
         last = line_at(data, find_scope(data, scope).end - 1)
         base = kept()
-        lines, diff = _changed_lines(guarded(base, scope), found, data, stripped.base) if base is not None else ("", ())
-        message = f"another layer changed {where} on {lines or f'lines {first} to {last}'}, where {fix.id} is"
+        lines = list(range(first, last + 1))
+        diff: tuple[str, ...] = ()
+        said = f"lines {first} to {last}"  # without the base, the whole scope
+        if base is not None:
+            lines, diff = _changed_lines(guarded(base, scope), found, data, stripped.base)
+            shown = ", ".join(str(number) for number in lines[:8]) + ("…" if len(lines) > 8 else "")
+            said = ("line " if len(lines) == 1 else "lines ") + shown
+        message = f"another layer changed {where} on {said}, where {fix.id} is"
         hint = "take that layer out with its own tool, or rebuild from the stock image and apply this before it"
-        return Problem("edited_in_scope", message, fix.id, path, first, diff=diff, hint=hint)
+        return Problem("edited_in_scope", message, fix.id, path, lines[0], diff=diff, hint=hint)
     return None
 
 
-def _changed_lines(base: bytes, found: bytes, data: bytes, stripped: bytes) -> tuple[str, tuple[str, ...]]:
+def _changed_lines(base: bytes, found: bytes, data: bytes, stripped: bytes) -> tuple[list[int], tuple[str, ...]]:
     """The lines of the file that differ from the base of a scope, and a small diff of them."""
     import difflib  # only a failing run pays for it
 
@@ -106,9 +112,7 @@ def _changed_lines(base: bytes, found: bytes, data: bytes, stripped: bytes) -> t
             changed += range(low, max(high, low + 1))
             diff += [*(f"- {line}" for line in old[start:end]), *(f"+ {line}" for line in new[low:high])]
     offset = stripped.count(b"\n", 0, stripped.find(found))
-    numbers = sorted({_real_line(offset + index, data, stripped) for index in changed})
-    shown = ", ".join(str(number) for number in numbers[:8]) + ("…" if len(numbers) > 8 else "")
-    return ("line " if len(numbers) == 1 else "lines ") + shown, tuple(diff[:12])
+    return sorted({_real_line(offset + index, data, stripped) for index in changed}), tuple(diff[:12])
 
 
 def _real_line(index: int, data: bytes, stripped: bytes) -> int:

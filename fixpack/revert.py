@@ -9,7 +9,8 @@ from typing import NamedTuple
 from fixpack import receipt
 from fixpack.commit import Change, commit
 from fixpack.compose import check_syntax, compose, scopes, strip, target_path
-from fixpack.engine import roots_of, take
+from fixpack.diagnose import missing_distribution
+from fixpack.engine import journal_roots, roots_of, take
 from fixpack.errors import MismatchError, Problem, UsageError
 from fixpack.journal import pending
 from fixpack.ledger import entries
@@ -65,12 +66,14 @@ def revert(registry: Registry, lock: Lock, names: Sequence[str], target: Target,
         )
     with ExitStack() as locks:
         roots = roots_of(target)
+        here = [each for each in _releases(registry, lock) if each.distribution in target.located]
         notes: list[str] = []
         if write or any(pending(each) for each in roots):
-            notes = take(target, locks)
+            more = [(each.distribution, path) for each in here for path in paths_of(registry, each, lock)]
+            notes = take(target, locks, lock, more)
         changes, result = _plan(registry, lock, names, target)
         if changes and write:
-            commit(changes, roots[0])
+            commit(changes, *journal_roots(target, changes))
     return result._replace(written=bool(changes) and write, notes=tuple(notes))
 
 
@@ -87,7 +90,8 @@ def _plan(registry: Registry, lock: Lock, names: Sequence[str], target: Target) 
         out += tuple(sorted(carried - lock["fixes"].keys()))
     stay = tuple(name for name in lock["fixes"] if name in carried and name not in out)
     _check_requirements(registry, out, stay)
-    problems = [problem for one in seen.values() for problem in _obstacles(one, out, bool(names))]
+    problems = _absent(registry, lock, names, target)
+    problems += [problem for one in seen.values() for problem in _obstacles(one, out, bool(names))]
     changes: list[Change] = []
     files: list[tuple[str, str]] = []
     for release in releases if not problems else ():
@@ -107,6 +111,18 @@ def _plan(registry: Registry, lock: Lock, names: Sequence[str], target: Target) 
         raise MismatchError(*problems)
     changes.sort(key=lambda change: change.new is None)  # new modules last: until then somebody may import them
     return changes, Reverted(lock["profile"], out, stay, tuple(files), False, ())
+
+
+def _absent(registry: Registry, lock: Lock, names: Sequence[str], target: Target) -> list[Problem]:
+    """A package that is not there: to say that nothing is in place would be to guess."""
+    problems = []
+    for release in _releases(registry, lock):
+        users = [name for name in names or lock["fixes"] if registry.fixes[name].edits_for(release)]
+        if users and release.distribution not in target.located:
+            problem = missing_distribution(release, target, users)
+            hint = f"{problem.hint}; or name the fixes to take out of what is there"
+            problems.append(problem._replace(message=f"{release.distribution} was not found", hint=hint))
+    return problems
 
 
 def _releases(registry: Registry, lock: Lock) -> tuple[Release, ...]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import py_compile
 import shutil
 import subprocess
 import sys
@@ -9,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit import APPLY_ALL, Kit
+from tests.kit import APPLY_ALL, Kit, sha, state, write
 
 
 @pytest.fixture
@@ -104,3 +107,86 @@ def test_prove_without_pytest_says_what_to_do() -> None:
     )
     assert done.returncode == 2
     assert "has no Python package pytest [tool_missing]" in done.stderr
+
+
+# -- what else lies in a target ---------------------------------------------------------------------------------------
+
+CACHE = "demo_plugin/__pycache__/runner.cpython-311.pyc"
+
+
+def test_a_fifo_for_bytecode_or_lock_does_not_hang(kit: Kit) -> None:
+    kit.apply()
+    (kit.site / CACHE).parent.mkdir(exist_ok=True)
+    os.mkfifo(kit.site / CACHE)
+    assert kit.apply().code == 0
+    lock = kit.registry / "profiles/bench-v1.0.0.lock.json"
+    lock.unlink()
+    os.mkfifo(lock)
+    done = kit.apply()
+    assert (done.code, done.codes) == (2, ["lock_invalid"])
+
+
+def test_a_folder_for_bytecode_is_no_bytecode(kit: Kit) -> None:
+    (kit.site / CACHE).mkdir(parents=True)
+    assert kit.apply().code == 0
+    assert (kit.site / CACHE).is_dir()
+
+
+def test_bytecode_behind_a_link_is_refused(kit: Kit, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "runner.cpython-311.pyc").write_bytes(b"theirs")
+    (kit.site / "demo_plugin/__pycache__").symlink_to(outside)
+    before = state(kit.site)
+    done = kit.apply()
+    assert (done.code, set(done.codes)) == (1, {"leaves_target"})
+    assert state(kit.site) == before
+    assert (outside / "runner.cpython-311.pyc").read_bytes() == b"theirs"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to become another user")
+@pytest.mark.parametrize("locked", [CACHE, "demo_plugin/__pycache__"])
+def test_bytecode_that_this_user_cannot_read_is_none_of_his(kit: Kit, locked: str) -> None:
+    kit.apply()
+    py_compile.compile(str(kit.site / "demo_plugin/runner.py"), str(kit.site / CACHE))
+    (kit.site / locked).chmod(0)
+    for folder in (kit.folder, *kit.folder.parents):
+        if str(folder) not in ("/", "/tmp"):
+            folder.chmod(0o755)
+    child = os.fork()
+    if child == 0:
+        os.setgid(65534)
+        os.setuid(65534)
+        os._exit(kit.apply().code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_two_dist_infos_are_refused(kit: Kit) -> None:
+    write(kit.site, {"demo_plugin-0.9.0.dist-info/METADATA": "Name: demo-plugin\nVersion: 0.9.0\n"})
+    before = state(kit.site)
+    done = kit.apply()
+    assert (done.code, done.codes) == (1, ["two_dist_infos"])
+    assert "found     demo_plugin-0.9.0.dist-info, demo_plugin-1.0.0.dist-info" in done.err
+    assert state(kit.site) == before
+
+
+def test_a_broken_file_of_another_profile_does_not_hide_the_mismatch(kit: Kit) -> None:
+    (kit.registry / "profiles/bench-v2.0.0.yaml").write_text("profile: [\n")
+    runner = kit.site / "demo_plugin/runner.py"
+    runner.write_bytes(runner.read_bytes() + b"\n")
+    done = kit.apply()
+    assert (done.code, done.codes[0]) == (1, "base_sha_unknown")
+
+
+@pytest.mark.parametrize("args", [(), ("--check",)])
+@pytest.mark.parametrize("path", ["demo_plugin/__init__.py", "demo_core/__init__.py", "README"])
+def test_a_journal_cannot_name_what_no_fix_touches(kit: Kit, path: str, args: tuple[str, ...]) -> None:
+    write(kit.site, {"README": "theirs"})
+    steps = [[path, sha((kit.site / path).read_bytes()), ""]]
+    body = {"schema": "fixpack.journal/2", "phase": "switching", "steps": steps, "made": []}
+    write(kit.site, {".fixpack-journal": json.dumps(body)})
+    before = state(kit.site)
+    done = kit.apply(*args)
+    assert (done.code, done.codes) == (1, ["journal_invalid"])
+    assert f"it names {kit.site / path}, which is no file of this profile" in done.err
+    assert state(kit.site) == before

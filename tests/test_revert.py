@@ -265,3 +265,13 @@ def test_an_opt_in_of_another_profile_is_not_touched(kit: Kit) -> None:
     done = kit.verb("revert", "--profile", "v2.0.0")
     assert done.code == 1
     assert "other_release" in done.codes or "base_sha_unknown" in done.codes
+
+
+def test_a_package_that_is_not_there_is_not_taken_for_reverted(kit: Kit) -> None:
+    kit.apply()
+    (kit.site / "demo_core").rename(kit.folder / "away")
+    before = state(kit.site)
+    done = kit.verb("revert", "--profile", "v1.0.0")
+    assert (done.code, done.codes) == (1, ["distribution_missing"])
+    assert state(kit.site) == before
+    assert kit.verb("revert", "--profile", "v1.0.0", "rows-counted", "order-kept").code == 0

@@ -9,7 +9,7 @@ import sys
 from importlib import import_module
 
 from fixpack import __version__
-from fixpack.errors import FixpackError
+from fixpack.errors import FixpackError, Problem
 
 #: verb -> (module, one-line help); a verb's module is imported only when it runs
 VERBS = {
@@ -90,12 +90,16 @@ def guard(run: object, args: argparse.Namespace) -> int:
         return error.exit_code
     except ModuleNotFoundError as error:
         return missing_package(error)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:  # the file system's answer, not a fault of this program
+        where = error.filename if isinstance(error.filename, str) else ""
+        report(FixpackError(Problem("io_error", f"{error.strerror or error}", file=where)), args)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     except Exception as error:
         from fixpack.crashlog import write_log
 
