@@ -12,6 +12,7 @@ Layout, outside any checkout::
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -21,7 +22,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from fixpack.errors import Problem, SourceError, UsageError
+from fixpack.form import misfit
 from fixpack.model import Release
+from fixpack.target import read_file
 
 #: A tree's own note about where it comes from; inside the tree, so that one rename publishes both.
 RECORD = ".fixpack-source.json"
@@ -38,6 +41,9 @@ class Record(NamedTuple):
     sdist_sha256: str  # "" for git
     origin: str  # path or address, without credentials
     files: dict[str, str]  # sdist only: path -> sha256, as unpacked
+
+
+_FORM = {"kind": str, "commit": str, "sdist_sha256": str, "origin": str, "files": {"*": str}}
 
 
 @contextlib.contextmanager
@@ -60,13 +66,23 @@ def tools() -> Iterator[None]:
 
 
 def cache_dir() -> str:
-    """The cache's folder: $FIXPACK_SOURCES, else the user's cache folder.  It need not exist."""
+    """The cache's folder: $FIXPACK_SOURCES, else the user's cache folder.  It need not exist.
+
+    Raises: UsageError where the user has no home.
+    """
     if chosen := os.environ.get("FIXPACK_SOURCES"):
         return os.path.abspath(chosen)
     with tools():
         import platformdirs
 
-        return str(platformdirs.user_cache_path("fixpack"))
+        try:
+            found = platformdirs.user_cache_dir("fixpack")
+        except RuntimeError:  # a container's user without an entry in passwd; older platformdirs leave the ~
+            found = "~"
+    if not os.path.isabs(found):
+        message = "there is no place for the source cache: this user has no home folder"
+        raise UsageError(Problem("no_cache_folder", message, hint="set FIXPACK_SOURCES to a folder for it"))
+    return found
 
 
 def tree_dir(release: Release) -> str:
@@ -89,10 +105,15 @@ def exclusive() -> Iterator[str]:
     """Hold the cache for writing; yields an empty folder for work in progress.
 
     Waits for another writer.  What a killed writer left in `tmp/` is removed: nobody else can be
-    using it while we hold the lock.  Raises: SourceError when the cache cannot be written.
+    using it while we hold the lock.  Raises: SourceError when the cache cannot be written, also when
+    the work inside finds that.
     """
     root = cache_dir()
     tmp = os.path.join(root, "tmp")
+    if os.path.islink(tmp):  # emptying it would delete what it leads to
+        message = "the source cache's folder for work in progress is a symbolic link; it is not followed"
+        hint = "remove the link; to have the cache elsewhere, set FIXPACK_SOURCES"
+        raise SourceError(Problem("cache_link", message, file=tmp, found=os.readlink(tmp), hint=hint))
     try:
         for folder in ("git", "sdists", "trees", "tmp"):
             os.makedirs(os.path.join(root, folder), exist_ok=True)
@@ -112,11 +133,31 @@ def exclusive() -> Iterator[str]:
         except BlockingIOError:
             print(f"waiting for another fetch that holds {lock.name}", file=sys.stderr)
             fcntl.flock(lock, fcntl.LOCK_EX)
-        empty(tmp)
         try:
-            yield tmp
-        finally:
             empty(tmp)
+            try:
+                yield tmp
+            finally:
+                empty(tmp)
+        except OSError as error:
+            raise SourceError(failed_write(error, root)) from error
+
+
+def failed_write(error: OSError, folder: str) -> Problem:
+    """The problem of work in a folder that the system does not let go on: it is full, read-only, broken.
+
+    :param folder: where the work was, for an error that names no file.
+    """
+    reasons = [str(each[2]) for each in error.args[0]] if isinstance(error, shutil.Error) else []
+    reason = next(iter(reasons), error.strerror or str(error))
+    place = error.filename if isinstance(error.filename, str) else folder
+    if error.errno in _FULL or any(os.strerror(number) in reason for number in _FULL):
+        hint = f"make room in {folder}, or have it elsewhere: FIXPACK_SOURCES says where the cache is, TMPDIR the rest"
+        return Problem("disk_full", "there is no room left to write", file=place, found=reason, hint=hint)
+    return Problem("io_error", reason, file=place)
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def empty(folder: str) -> None:
@@ -129,11 +170,11 @@ def empty(folder: str) -> None:
                 os.unlink(entry.path)
 
 
-def publish(made: str, tree: str, tmp: str) -> None:
-    """Put a finished tree in its place with one rename; an older one goes first."""
-    if os.path.lexists(tree):
-        os.rename(tree, os.path.join(tmp, "replaced"))
-    os.rename(made, tree)
+def publish(made: str, place: str, tmp: str) -> None:
+    """Put a finished tree or repository in its place with one rename; an older one goes first."""
+    if os.path.lexists(place):
+        os.rename(place, os.path.join(tmp, f"replaced-{os.path.basename(place)}"))
+    os.rename(made, place)
 
 
 def write_record(tree: str, record: Record) -> None:
@@ -145,8 +186,11 @@ def write_record(tree: str, record: Record) -> None:
 
 def read_record(tree: str) -> Record | None:
     """A tree's note about its origin; None if there is none or it cannot be understood."""
+    data = read_file(os.path.join(tree, RECORD))
+    if not isinstance(data, bytes):
+        return None
     try:
-        with open(os.path.join(tree, RECORD), encoding="utf-8") as file:
-            return Record(**json.load(file))
-    except (OSError, ValueError, TypeError):
+        found = json.loads(data)
+        return None if misfit(found, _FORM) else Record(**found)
+    except (ValueError, RecursionError):
         return None

@@ -72,6 +72,30 @@ def git_output(runner: git.Git, *args: str) -> bytes:
     return bytes(runner.execute(command, stdout_as_string=False, strip_newline_in_stdout=False))
 
 
+#: what git says when it is this machine that does not let it write
+_NO_ROOM = re.compile("No space left on device|Disk quota exceeded|Read-only file system|File too large")
+
+
+def refused(error: git.GitCommandError, gitdir: str) -> SourceError | None:
+    """The failure of a git command that could not write here; None if it failed for another reason."""
+    found = _NO_ROOM.search(str(error.stderr))
+    why = found[0].lower() if found else _full(os.path.dirname(gitdir))
+    if not why:
+        return None
+    message = f"git cannot write: {why}"
+    hint = "make room, or set FIXPACK_SOURCES to a folder elsewhere, and run this again"
+    return SourceError(Problem("disk_full", message, file=gitdir, found=reason(error), hint=hint))
+
+
+def _full(folder: str) -> str:
+    """Whether the file system of a folder is full, in words: git does not always tell why it could not write."""
+    try:
+        status = os.statvfs(folder)
+    except OSError:
+        return ""
+    return "no space left on device" if status.f_blocks and not status.f_bavail else ""
+
+
 def reason(error: git.GitCommandError) -> str:
     """What git said, shortened, without credentials."""
     said = str(error.stderr).replace("stderr: ", "").strip().strip("'").splitlines()

@@ -16,7 +16,7 @@ import tempfile
 from typing import TYPE_CHECKING, NamedTuple
 
 from fixpack.errors import Problem, SourceError
-from fixpack.gitcmd import git_output, hide, reason, repository
+from fixpack.gitcmd import git_output, hide, reason, refused, repository
 from fixpack.model import Release
 from fixpack.progress import bar
 
@@ -69,8 +69,13 @@ def fetch(gitdir: str, release: Release, origin: str) -> str:
     wanted = (release.commit, *release.also_commits)
     local = origin if os.path.isabs(origin) else ""
     with repository(gitdir, local) as runner:
-        if not os.path.isdir(os.path.join(gitdir, "objects")):
-            git_output(runner, "init", "--quiet", "--bare", "--template=", gitdir)
+        _sweep(gitdir)
+        if not os.path.isfile(os.path.join(gitdir, "HEAD")) or not os.path.isdir(os.path.join(gitdir, "objects")):
+            try:
+                git_output(runner, "init", "--quiet", "--bare", "--template=", gitdir)
+            except git.GitCommandError as error:
+                message = f"the repository cannot be made: {reason(error)}"
+                raise refused(error, gitdir) or SourceError(Problem("git_damaged", message, file=gitdir)) from error
         causes = []
         # Everything first: later commands need history.  It fails on a partial clone, and brings
         # nothing from a shallow one.  Then the commit with its history, then the commit alone.  Git
@@ -86,6 +91,8 @@ def fetch(gitdir: str, release: Release, origin: str) -> str:
             try:
                 _fetch(runner, origin, options, [word for word in attempt if not word.startswith("--")])
             except git.GitCommandError as error:
+                if failure := refused(error, gitdir):
+                    raise failure from error
                 causes.append(reason(error))
                 if attempt is _REFS and not local:
                     break  # cannot be reached; no use in asking again
@@ -100,6 +107,16 @@ def fetch(gitdir: str, release: Release, origin: str) -> str:
                 if not missing(gitdir, commit):
                     return commit
         raise _lacks(runner, release, origin, causes)
+
+
+def _sweep(gitdir: str) -> None:
+    """Remove what a killed git left in a repository that nobody else uses: its locks, and half-written packs."""
+    objects = os.path.join(gitdir, "objects")
+    for folder, _, names in os.walk(gitdir):
+        inside = folder == objects or folder.startswith(objects + os.sep)
+        for name in names:
+            if name.startswith("tmp_") if inside else name.endswith(".lock"):
+                os.unlink(os.path.join(folder, name))
 
 
 def _has(runner: git.Git, commit: str) -> bool:
@@ -173,7 +190,9 @@ def _copy_partial(runner: git.Git, gitdir: str, source: str) -> None:
                     updates.write(b"update %b %b\n" % (name, oid))
                 updates.seek(0)
                 runner.execute(["git", "update-ref", "--stdin"], istream=updates)
-        except git.GitCommandError:
+        except git.GitCommandError as error:
+            if failure := refused(error, gitdir):
+                raise failure from error
             return  # shallow, damaged or no repository: what follows says so
 
 
@@ -212,6 +231,26 @@ def _lacks(runner: git.Git, release: Release, origin: str, causes: list[str]) ->
     )
 
 
+def damage(gitdir: str) -> str:
+    """What git finds wrong with the files of a repository, "" if nothing; reads all of it.
+
+    Objects that are not there do not count: a partial origin gave no more, and a fetch brings them.
+    """
+    import git
+
+    with repository(gitdir) as runner:
+        try:
+            git_output(runner, "fsck", "--full", "--no-dangling", "--no-progress")
+        except git.GitCommandError as error:
+            if not isinstance(error.status, int) or error.status & ~_ABSENT:
+                return reason(error)
+    return ""
+
+
+#: of the exit status of `git fsck`: the bit that says that objects are missing
+_ABSENT = 2
+
+
 def entries(gitdir: str, commit: str) -> dict[str, Entry]:
     """The files of a commit by path; submodules are left out.  Raises: SourceError for a hostile path."""
     import git
@@ -246,8 +285,9 @@ def export(gitdir: str, commit: str, into: str) -> None:
         for done, (path, entry) in enumerate(files.items()):
             try:
                 data = runner.get_object_data(entry.blob)[3]
-            except ValueError as error:
-                raise SourceError(Problem("git_damaged", f"the content of {path} is missing", file=gitdir)) from error
+            except (ValueError, BrokenPipeError) as error:  # git ends at content that it cannot unpack
+                message = f"the content of {path} is missing or damaged"
+                raise SourceError(Problem("git_damaged", message, file=gitdir)) from error
             if blob_id(data) != entry.blob:
                 raise SourceError(
                     Problem("git_damaged", f"the content of {path} is not what its id says", file=gitdir,

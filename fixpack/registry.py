@@ -75,12 +75,7 @@ def load(root: str) -> Registry:
             problems.append(Problem("registry_missing", f"the registry has no folder {folder}/", file=root))
     if problems:
         raise RegistryError(*problems)
-    releases: dict[str, Release] = {}
-    for distribution in _folder(root, "anchors", problems, folders=True):
-        for name in _yaml_files(root, f"anchors/{distribution}", problems):
-            release = _load_release(root, distribution, name, problems)
-            if release:
-                releases[release.ref] = release
+    releases = _load_releases(root, problems)
     fixes: dict[str, Fix] = {}
     for name in _yaml_files(root, "fixes", problems):
         fix = _load_fix(root, name, problems)
@@ -101,6 +96,28 @@ def load(root: str) -> Registry:
     if problems:
         raise RegistryError(*problems)
     return registry
+
+
+def load_releases(root: str) -> dict[str, Release]:
+    """The pinned releases alone, by ``distribution@release``: fixes and profiles may be unfinished.
+
+    :raises RegistryError: with every problem of the anchors files.
+    """
+    problems: list[Problem] = []
+    releases = _load_releases(os.path.abspath(root), problems)
+    if problems:
+        raise RegistryError(*problems)
+    return releases
+
+
+def _load_releases(root: str, problems: list[Problem]) -> dict[str, Release]:
+    releases: dict[str, Release] = {}
+    for distribution in _folder(root, "anchors", problems, folders=True):
+        for name in _yaml_files(root, f"anchors/{distribution}", problems):
+            release = _load_release(root, distribution, name, problems)
+            if release:
+                releases[release.ref] = release
+    return releases
 
 
 def find_profile(registry: Registry, name: str) -> Profile:

@@ -16,23 +16,33 @@ from fixpack.gitcmd import hide
 from fixpack.model import Release, Sdist
 from fixpack.pkgindex import IndexConfig, Offer
 from fixpack.progress import bar
+from fixpack.target import read_file
 
 if TYPE_CHECKING:
     import requests
 
-_CHUNK = 1 << 18
 _BLOCK = 1 << 14  # of a download: what a broken connection loses at most
 #: Connections that break are taken up again this often in one run, then the run ends and keeps its part.
 _TRIES = 3
 
 
 def file_sha256(path: str) -> str:
-    """The sha256 of a file's content."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(_CHUNK):
-            digest.update(block)
-    return digest.hexdigest()
+    """The sha256 of an ordinary file's content.  Raises: SourceError for anything else, a pipe included."""
+    data = read_file(path)
+    if isinstance(data, bytes):
+        return hashlib.sha256(data).hexdigest()
+    raise SourceError(data or Problem("not_a_file", "is not there", file=path))
+
+
+def is_pinned(archive: str, sdist: Sdist) -> bool:
+    """Whether the cache has the archive, as pinned.  Raises: SourceError if something else is in its place."""
+    if not os.path.lexists(archive):
+        return False
+    try:
+        return file_sha256(archive) == sdist.sha256
+    except SourceError as error:
+        hint = "remove it, and run this again"
+        raise SourceError(*(problem._replace(hint=hint) for problem in error.problems)) from error
 
 
 def from_index(release: Release, sdist: Sdist, archive: str, config: IndexConfig) -> str:

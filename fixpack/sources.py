@@ -5,17 +5,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
+import sys
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from fixpack import cache, gitcmd, gittree, pkgindex, sdist
 from fixpack.cache import Record, cache_dir
 from fixpack.errors import Problem, SourceError, UsageError
-from fixpack.model import Registry, Release
+from fixpack.model import Release
+from fixpack.target import read_file
 from fixpack.text import did_you_mean
 
 __all__ = ["cache_dir", "fetch", "fetch_command", "find", "have", "obtain", "tree", "verify"]
@@ -29,16 +32,16 @@ class Obtained(NamedTuple):
     record: Record
 
 
-def find(registry: Registry, name: str) -> Release:
+def find(releases: Mapping[str, Release], name: str) -> Release:
     """The release that ``NAME@RELEASE`` names; a leading v of the release may be left out.
 
     Raises: UsageError.
     """
     distribution, _, release = name.partition("@")
     for spelling in (release, "v" + release, release.removeprefix("v")):
-        if found := registry.releases.get(f"{distribution}@{spelling}"):
+        if found := releases.get(f"{distribution}@{spelling}"):
             return found
-    hint = did_you_mean(name, registry.releases) or f"pinned are: {', '.join(sorted(registry.releases))}"
+    hint = did_you_mean(name, releases) or f"pinned are: {', '.join(sorted(releases))}"
     what = f"no pinned release {name!r}" if release else f"{name!r} is no NAME@RELEASE"
     raise UsageError(Problem("unknown_release", what, hint=hint))
 
@@ -89,20 +92,20 @@ def obtain(release: Release, origin: str | None = None) -> Obtained:
             return Obtained(path, "kept", record)
         made = os.path.join(tmp, "tree")
         os.mkdir(made)
-        record = _make(release, origin, made)
+        record = _make(release, origin, made, tmp)
         cache.write_record(made, record)
         cache.publish(made, path, tmp)
         return Obtained(path, "rebuilt" if before else "fetched", record)
 
 
-def _make(release: Release, origin: str | None, made: str) -> Record:
+def _make(release: Release, origin: str | None, made: str, tmp: str) -> Record:
     """Fill a new tree."""
     kind, place = _route(release, origin)
     if kind == "sdist":
         assert release.sdist is not None  # _route says so
         archive = cache.sdist_file(release)
         source = "the cached archive"
-        if not os.path.exists(archive) or sdist.file_sha256(archive) != release.sdist.sha256:
+        if not sdist.is_pinned(archive, release.sdist):
             config = pkgindex.configuration(os.environ)
             if place:
                 sdist.from_address(release, release.sdist, place, archive, config)
@@ -111,14 +114,47 @@ def _make(release: Release, origin: str | None, made: str) -> Record:
                 source = sdist.from_index(release, release.sdist, archive, config)
         files = sdist.unpack(archive, release.package, made)
         return Record("sdist", "", release.sdist.sha256, source, files)
+    record = _from_git(release, place, made, tmp)
+    if record.commit != release.commit and (problems := list(_pins(release, made))):
+        raise SourceError(*problems)
+    return record
+
+
+def _from_git(release: Release, place: str, made: str, tmp: str) -> Record:
+    """Fill a new tree from the cached repository; a damaged one is replaced by a fresh one from the origin."""
     repository = cache.git_dir(release)
+    cached = os.path.lexists(repository)
+    try:
+        return _export(repository, release, place, made)
+    except SourceError as error:
+        if not cached or not any(problem.code in ("git_damaged", "commit_missing") for problem in error.problems):
+            raise
+        print(f"checking the cached repository {repository}", file=sys.stderr)
+        if not (found := gittree.damage(repository)):
+            raise
+        damaged = Problem("git_damaged", "the cached repository is damaged", file=repository, found=found)
+        if not place:
+            hint = f"name a clone or mirror to replace it: fixpack sources fetch {release.ref} --from PATH_OR_URL"
+            raise SourceError(damaged._replace(hint=hint)) from error
+    print(f"it is damaged ({found}); fetching a fresh one from {gitcmd.hide(place)}", file=sys.stderr)
+    cache.empty(made)
+    fresh = os.path.join(tmp, os.path.basename(repository))
+    try:
+        record = _export(fresh, release, place, made)
+    except SourceError as error:
+        raise SourceError(damaged, *error.problems) from error
+    cache.publish(fresh, repository, tmp)
+    print(f"replaced {repository}", file=sys.stderr)
+    return record
+
+
+def _export(repository: str, release: Release, place: str, made: str) -> Record:
+    """Fill a new tree from a repository, which is asked first, and fetched into if it lacks the commit."""
     wanted = (release.commit, *release.also_commits)
     commit = next((commit for commit in wanted if not gittree.missing(repository, commit)), "")
     source = "the cached repository" if commit else gitcmd.hide(place)
     commit = commit or gittree.fetch(repository, release, place)
     gittree.export(repository, commit, made)
-    if commit != release.commit and (problems := list(_pins(release, made))):
-        raise SourceError(*problems)
     return Record("git", commit, "", source, {})
 
 
@@ -177,7 +213,8 @@ def verify(release: Release) -> list[Problem]:
         try:
             files = gittree.entries(cache.git_dir(release), record.commit)
         except SourceError as error:
-            return [*problems, *error.problems]
+            hint = fetch_command(release)
+            return [*problems, *(problem._replace(hint=problem.hint or hint) for problem in error.problems)]
         expected = {name: (f"mode {entry.mode}, blob", entry.blob) for name, entry in files.items()}
     problems += [
         Problem("source_damaged", f"{release.ref}: {what}", file=os.path.join(path, name), hint=again)
@@ -200,41 +237,45 @@ def _differences(path: str, expected: dict[str, tuple[str, str]], git: bool) -> 
             if inner not in expected:
                 yield inner, "a file that upstream does not have"
                 continue
-            mode, data = _read(full)
             kind, wanted = expected[inner]
+            read = _read(full)
+            if isinstance(read, Problem):
+                yield inner, f"changed since it was fetched: expected {kind} {wanted}, but it {read.message}"
+                continue
+            mode, data = read
             if git:
                 now = (f"mode {mode}, blob", gittree.blob_id(data))
             else:
-                now = ("sha256" if mode != "120000" else "link", _sha256(data))
+                now = ("sha256" if mode != "120000" else "link", hashlib.sha256(data).hexdigest())
             if now != (kind, wanted):
                 yield inner, f"changed since it was fetched: expected {kind} {wanted}, found {now[0]} {now[1]}"
     for inner in sorted(expected.keys() - found):
         yield inner, "the file is gone"
 
 
-def _read(path: str) -> tuple[str, bytes]:
+def _read(path: str) -> tuple[str, bytes] | Problem:
     """Git's mode of a file and its content; a link's content is its target."""
     status = os.lstat(path)
     if stat.S_ISLNK(status.st_mode):
         return "120000", os.fsencode(os.readlink(path))
-    with open(path, "rb") as file:
-        return ("100755" if status.st_mode & 0o100 else "100644"), file.read()
-
-
-def _sha256(data: bytes) -> str:
-    import hashlib
-
-    return hashlib.sha256(data).hexdigest()
+    data = read_file(path)
+    if not isinstance(data, bytes):
+        return data or Problem("not_a_file", "is gone", file=path)
+    return ("100755" if status.st_mode & 0o100 else "100644"), data
 
 
 def _pins(release: Release, path: str) -> Iterable[Problem]:
     """Every file that the anchors file pins by sha256 and that is not that."""
     for file in release.files.values():
         full = os.path.join(path, file.path)
-        found = sdist.file_sha256(full) if os.path.isfile(full) else "no such file"
-        if found != file.sha256:
+        data = read_file(full)
+        if isinstance(data, bytes):
+            found = f"sha256 {hashlib.sha256(data).hexdigest()}"
+        else:
+            found = f"it {data.message}" if data else "no such file"
+        if found != f"sha256 {file.sha256}":
             yield Problem(
                 "pin_differs", f"{release.ref}: {file.path} is not what {release.where} pins", file=full,
-                expected=f"sha256 {file.sha256}", found=found if " " in found else f"sha256 {found}",
+                expected=f"sha256 {file.sha256}", found=found,
                 hint=f"correct the pin in {release.where} if the commit is right",
             )  # fmt: skip

@@ -15,8 +15,8 @@ import pytest
 
 from fixpack import cache, gittree, sources
 from fixpack.cli import sources as cli
-from fixpack.errors import FixpackError, Problem, SourceError, UsageError
-from fixpack.model import Registry, Release, SourceFile
+from fixpack.errors import FixpackError, Problem, RegistryError, SourceError, UsageError
+from fixpack.model import Release, SourceFile
 
 REPO = Path(__file__).resolve().parent.parent
 ATTRIBUTES = "* text=auto\nhidden.txt export-ignore\npkg/version.py export-subst ident\n*.py filter=upper\n"
@@ -374,6 +374,107 @@ def test_two_at_once(upstream: Path) -> None:
     assert sources.verify(release_of(upstream)) == []
 
 
+def damage_pack(repo: Path, spec: str) -> None:
+    """Overwrite one object in the repository's only pack."""
+    wanted = run_git(repo, "rev-parse", spec)
+    run_git(repo, "repack", "-adq")
+    [pack] = (repo / "objects/pack").glob("*.pack")
+    rows = [line.split() for line in run_git(repo, "verify-pack", "-v", str(pack)).splitlines()]
+    [(size, offset)] = [(int(row[3]), int(row[4])) for row in rows if row[0] == wanted]
+    data = bytearray(pack.read_bytes())
+    data[offset : offset + size] = b"\xff" * size
+    pack.chmod(0o644)
+    pack.write_bytes(data)
+
+
+@pytest.mark.parametrize("spec", ["v2^{commit}", "v2^{tree}", "v2:pkg", "v2:pkg/crlf.py"])
+@pytest.mark.parametrize("named", [True, False])
+def test_damaged_repository_is_replaced(
+    upstream: Path, capfd: pytest.CaptureFixture[str], spec: str, named: bool
+) -> None:
+    release = release_of(upstream, git="" if named else upstream.as_uri())
+    tree = sources.fetch(release, str(upstream))
+    repo = Path(cache.git_dir(release))
+    damage_pack(repo, spec)
+    shutil.rmtree(tree)
+    capfd.readouterr()
+    done = sources.obtain(release, str(upstream) if named else None)
+    assert (done.action, contents(done.path)) == ("fetched", expected("v2"))
+    said = capfd.readouterr().err.splitlines()
+    assert (said[0], said[-1]) == (f"checking the cached repository {repo}", f"replaced {repo}")
+    assert said[1].startswith("it is damaged (error: ")
+    run_git(repo, "fsck", "--full")
+    assert sources.verify(release) == []
+    assert os.listdir(Path(cache.cache_dir(), "tmp")) == []
+
+
+def test_damaged_repository_without_a_good_origin(upstream: Path, tmp_path: Path) -> None:
+    release = release_of(upstream)
+    tree = sources.fetch(release, str(upstream))
+    repo = Path(cache.git_dir(release))
+    damage_pack(repo, "v2:pkg/crlf.py")
+    shutil.rmtree(tree)
+    before = contents(str(repo))
+    with pytest.raises(SourceError) as caught:
+        sources.fetch(release)
+    assert [problem.code for problem in caught.value.problems] == ["git_damaged"]
+    assert "fixpack sources fetch demo-pkg@v2 --from PATH_OR_URL" in caught.value.problems[0].hint
+    (tmp_path / "plain").mkdir()
+    with pytest.raises(SourceError) as caught:
+        sources.fetch(release, str(tmp_path / "plain"))
+    assert [problem.code for problem in caught.value.problems] == ["git_damaged", "commit_missing"]
+    assert caught.value.problems[0].file == str(repo)
+    assert contents(str(repo)) == before
+
+
+def test_what_a_killed_git_left_does_not_matter(upstream: Path) -> None:
+    release = release_of(upstream, "v1")
+    repo = Path(cache.git_dir(release))
+    sources.fetch(release, str(upstream))
+    (repo / "packed-refs.lock").touch()
+    (repo / "objects/pack/tmp_pack_x").write_text("half")
+    run_git(upstream, "commit", "-q", "--allow-empty", "-m", "v3")
+    run_git(upstream, "tag", "v3")
+    run_git(upstream, "tag", "-d", "v1")
+    newer = release_of(upstream, "v3")
+    assert contents(sources.fetch(newer, str(upstream))) == expected("v2")
+    assert not [path.name for path in repo.rglob("*") if path.name.endswith(".lock") or path.name.startswith("tmp_")]
+
+
+def test_file_in_place_of_the_repository_is_replaced(upstream: Path) -> None:
+    release = release_of(upstream)
+    repo = Path(cache.git_dir(release))
+    repo.parent.mkdir(parents=True)
+    repo.write_text("no repository")
+    assert contents(sources.fetch(release, str(upstream))) == expected("v2")
+
+
+def test_origin_without_the_commit_is_blamed_alone(upstream: Path, tmp_path: Path) -> None:
+    """The cached repository is whole, so the origin it is, and nothing is fetched twice."""
+    release = release_of(upstream)
+    sources.fetch(release, str(upstream))
+    made = tmp_path / "other"
+    run_git(tmp_path, "init", "-q", str(made))
+    with pytest.raises(SourceError) as caught:
+        sources.fetch(release._replace(commit="1" * 40), str(made))
+    assert [problem.code for problem in caught.value.problems] == ["commit_missing"]
+
+
+def test_pipe_in_place_of_a_file(upstream: Path) -> None:
+    release = release_of(upstream)
+    tree = Path(sources.fetch(release, str(upstream)))
+    pinned = {"pkg/crlf.py": SourceFile("pkg/crlf.py", "0" * 64, {})}
+    for name in ("pkg/crlf.py", cache.RECORD):
+        (tree / name).unlink()
+        os.mkfifo(tree / name)
+        found = sources.verify(release._replace(files=pinned if name != cache.RECORD else {}))
+        assert [problem.code for problem in found] == (
+            ["source_damaged", "pin_differs"] if name != cache.RECORD else ["source_damaged"]
+        )
+    done = sources.obtain(release)
+    assert (done.action, contents(done.path)) == ("rebuilt", expected("v2"))
+
+
 # The command line
 
 
@@ -439,6 +540,18 @@ def test_commands(registry_root: Path, upstream: Path, own_cache: Path, capsys: 
     }  # fmt: skip
 
 
+def test_unfinished_fix_does_not_matter(registry_root: Path, upstream: Path) -> None:
+    (registry_root / "fixes/new-fix.yaml").write_text("id: [")
+    (registry_root / "profiles/new.yaml").write_text("profile: new\n")
+    assert sources_verb(registry_root, "fetch", "demo-pkg@v2", "--from", str(upstream)) == 0
+    assert sources_verb(registry_root, "path", "demo-pkg@v2") == 0
+    assert sources_verb(registry_root, "verify") == 0
+    (registry_root / "anchors/demo-pkg/v1.yaml").write_text("release: v1\n")
+    with pytest.raises(RegistryError) as caught:
+        sources_verb(registry_root, "list")
+    assert {problem.file for problem in caught.value.problems} == {"anchors/demo-pkg/v1.yaml"}
+
+
 def test_every_failed_fetch_is_told(registry_root: Path, tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
     with pytest.raises(SourceError) as caught:
@@ -464,7 +577,7 @@ def test_verify_of_nothing_is_an_error(registry_root: Path) -> None:
 def test_unknown_release(upstream: Path, name: str, message: str, hint: str) -> None:
     pinned = {release.ref: release for release in (release_of(upstream, "v1"), release_of(upstream))}
     with pytest.raises(UsageError) as caught:
-        sources.find(Registry("", {}, pinned, {}), name)
+        sources.find(pinned, name)
     assert caught.value.problems == (Problem("unknown_release", message, hint=hint),)
 
 

@@ -6,12 +6,12 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fixpack import cache, registry, sources
 from fixpack.errors import Problem, SourceError
-from fixpack.model import Registry, Release
+from fixpack.model import Release
 from fixpack.text import plural, short
 
 HELP = "fetch, list, find and verify the pinned upstream sources"
@@ -47,20 +47,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run one sub-verb; out: the exit code.  Raises: FixpackError."""
-    loaded = registry.load(args.registry or registry.default_root())
+    pinned = registry.load_releases(args.registry or registry.default_root())
     if args.action == "fetch":
-        return _fetch(_releases(loaded, args.names), args.origin)
+        return _fetch(_releases(pinned, args.names), args.origin)
     if args.action == "list":
-        return _list(loaded, args.json)
+        return _list(pinned, args.json)
     if args.action == "path":
-        print(sources.tree(sources.find(loaded, args.name)))
+        print(sources.tree(sources.find(pinned, args.name)))
         return 0
-    return _verify(_releases(loaded, args.names) or [r for r in loaded.releases.values() if sources.have(r)])
+    return _verify(_releases(pinned, args.names) or [r for r in pinned.values() if sources.have(r)])
 
 
-def _releases(loaded: Registry, names: Sequence[str]) -> list[Release]:
+def _releases(pinned: Mapping[str, Release], names: Sequence[str]) -> list[Release]:
     """The named releases, each once, in the order given."""
-    found = [sources.find(loaded, name) for name in names]
+    found = [sources.find(pinned, name) for name in names]
     return list({release.ref: release for release in found}.values())
 
 
@@ -97,10 +97,10 @@ class Row(NamedTuple):
     path: str
 
 
-def _rows(loaded: Registry) -> list[Row]:
+def _rows(pinned: Mapping[str, Release]) -> list[Row]:
     """One row per pinned release, and one per tree that no release pins any more."""
     rows = []
-    for release in sorted(loaded.releases.values(), key=lambda release: release.ref):
+    for release in sorted(pinned.values(), key=lambda release: release.ref):
         path = cache.tree_dir(release)
         record = cache.read_record(path) if sources.have(release) else None
         state = "cached" if record else "unreadable" if os.path.isdir(path) else "absent"
@@ -110,7 +110,7 @@ def _rows(loaded: Registry) -> list[Row]:
         rows.append(Row(release.ref, state, commit, sha256, path if record else ""))
     folder = os.path.join(cache.cache_dir(), "trees")
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-        if name not in loaded.releases:
+        if name not in pinned:
             rows.append(Row(name, "unpinned", "", "", os.path.join(folder, name)))
     return rows
 
@@ -122,9 +122,9 @@ def _pin(row: Row) -> str:
     return f"commit {short(row.commit)}" if row.commit else ""
 
 
-def _list(loaded: Registry, as_json: bool) -> int:
+def _list(pinned: Mapping[str, Release], as_json: bool) -> int:
     """Print the rows, and how to get what is absent."""
-    rows = _rows(loaded)
+    rows = _rows(pinned)
     if as_json:
         document = {
             "schema_version": SCHEMA_VERSION,
@@ -139,7 +139,7 @@ def _list(loaded: Registry, as_json: bool) -> int:
     widths = [max(len(line[column]) for line in lines) if lines else 0 for column in range(3)]
     for line in lines:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, [*widths, 0], strict=True)).rstrip())
-    absent = [loaded.releases[row.release] for row in rows if row.state != "cached" and row.release in loaded.releases]
+    absent = [pinned[row.release] for row in rows if row.state != "cached" and row.release in pinned]
     for release in absent:
         print(f"to get it: {sources.fetch_command(release)}")
     return 0
