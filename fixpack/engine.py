@@ -114,8 +114,10 @@ def _plan(root: str, lock: Lock, selection: Selection, target: Target, update_re
         outcome = confirm_layered(registry, lock, selection, target)
         if outcome:
             return outcome
-        from fixpack.registry import load
-
+        try:
+            from fixpack.registry import load
+        except ModuleNotFoundError:  # no PyYAML: the lock's index explains too, but knows no other release
+            return make_plan(registry, lock, selection, target, update_record)
         return make_plan(load(root), lock, selection, target, update_record)
 
 
