@@ -3,40 +3,65 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 
 from fixpack.errors import Problem
 
 
 def pyc_files(path: str) -> list[str]:
-    """Every compiled form of a source file: all tags and optimisation levels, beside it and below a prefix."""
-    folder, name = os.path.split(path)
-    stem = name[: -len(".py")] + "."
-    folders = [os.path.join(folder, "__pycache__")]
-    if sys.pycache_prefix:
-        folders.append(os.path.join(sys.pycache_prefix, folder.lstrip(os.sep)))
+    """Every compiled form of a source file: all tags and optimisation levels, beside it and below a prefix.
+
+    What Python cannot run, because it is no ordinary file, is left out.
+
+    :raises OSError: if a folder cannot be listed.
+    """
     found = []
-    for cache in folders:
+    for cache in _caches(path):
         try:
             names = os.listdir(cache)
         except (FileNotFoundError, NotADirectoryError):
             continue
-        found += [
-            os.path.join(cache, each) for each in sorted(names) if each.startswith(stem) and each.endswith(".pyc")
-        ]
+        stem = os.path.basename(path)[: -len(".py")] + "."
+        candidates = (os.path.join(cache, each) for each in sorted(names) if each.startswith(stem))
+        found += [each for each in candidates if each.endswith(".pyc") and stat.S_ISREG(os.lstat(each).st_mode)]
     return found
+
+
+def _caches(path: str) -> list[str]:
+    folder = os.path.dirname(path)
+    caches = [os.path.join(folder, "__pycache__")]
+    if sys.pycache_prefix:
+        caches.append(os.path.join(sys.pycache_prefix, folder.lstrip(os.sep)))
+    return caches
+
+
+def outside(path: str) -> list[Problem]:
+    """Why the bytecode of a file that is to be changed cannot be removed: its folder is a symbolic link."""
+    return [
+        Problem("leaves_target", "the bytecode's folder is a symbolic link", file=cache, hint="remove the link")
+        for cache in _caches(path)
+        if os.path.islink(cache)
+    ]
 
 
 def unchecked(path: str, data: bytes) -> list[Problem]:
     """Compiled forms that Python runs without looking at the source and that are not made from it.
 
-    A pyc with flag bits 0b01 carries a hash of its source and is never checked (PEP 552).
+    A pyc with flag bits 0b01 carries a hash of its source and is never checked (PEP 552).  One that this
+    user cannot read is none of his: his Python passes it over too.
     """
     problems = []
-    for pyc in pyc_files(path):
+    try:
+        found = pyc_files(path)
+    except PermissionError:
+        return []
+    for pyc in found:
         try:
             with open(pyc, "rb") as file:
                 head = file.read(16)
+        except (PermissionError, FileNotFoundError):
+            continue
         except OSError as error:
             problems.append(Problem("unreadable", f"bytecode cannot be read: {error.strerror}", file=pyc))
             continue

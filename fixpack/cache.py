@@ -53,7 +53,9 @@ def tools() -> Iterator[None]:
             raise
         message = f"this command needs the Python package {error.name}, which is not installed"
         raise UsageError(
-            Problem("tool_missing", message, hint=f"{sys.executable} -m pip install 'fixpack[tools]'")
+            Problem(
+                "tool_missing", message, hint=f"in a checkout: {sys.executable} -m pip install -r requirements/try.txt"
+            )
         ) from error
 
 

@@ -14,10 +14,11 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import signal
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from fixpack.bytecode import pyc_files
 from fixpack.durable import sync
 from fixpack.errors import FixpackError, Problem
 from fixpack.journal import JOURNAL, NEW_JOURNAL
+from fixpack.target import read_file
 
 PREFIX = ".fixpack-"
 SCHEMA = "fixpack.journal/2"
@@ -111,28 +113,28 @@ def _lock(root: str) -> int:
         ) from error
 
 
-def commit(changes: list[Change], root: str) -> None:
-    """Make all changes or none.  The caller holds ``locked(root)``.
+def commit(changes: list[Change], *roots: str) -> None:
+    """Make all changes or none.  The caller holds ``locked`` on each root.
 
     SIGINT and SIGTERM wait until it is done.
 
     Modes and owners are kept, hard-linked copies stay untouched (every write makes a new inode), and
     no compiled form of a changed file is left.  Each file is read back and compared.
 
-    :param root: the folder that the journal goes to.
+    :param roots: the folders that the journal goes to: each from which a later run may start to look.
     :raises WriteError: if anything failed; then the old files are back, inode and all.
     """
     with shielded():
-        _commit(changes, root)
+        _commit(changes, roots)
 
 
-def _commit(changes: list[Change], root: str) -> None:
+def _commit(changes: list[Change], roots: Sequence[str]) -> None:
     steps = [_Step(change.path, _digest(change.old), _digest(change.new)) for change in changes]
     folders = sorted({os.path.dirname(step.path) for step in steps})
     made: list[str] = []
     try:
         made = _missing(folders)
-        _write_journal(root, steps, made, STAGING)
+        _write_journal(roots, steps, made, STAGING)
         for folder in made:
             _make_folder(folder)
         for folder in folders:
@@ -141,52 +143,53 @@ def _commit(changes: list[Change], root: str) -> None:
             _stage(change, step)
         staged = [each for step in steps for each in (step.temp, step.backup) if _is_there(each)]
         sync([*staged, *_parents(folders, made)])
-        _write_journal(root, steps, made, SWITCHING)
+        _write_journal(roots, steps, made, SWITCHING)
         for step in steps:
             _switch(step)
         _check(steps)
     except BaseException as error:
-        problems = _undo(root, steps, made, switched=True)
+        problems = _undo(roots, steps, made, switched=True)
         if not isinstance(error, OSError):
             raise
         reason = error.strerror or str(error)
         hint = ("" if problems else "nothing was changed; ") + _advice(error)
-        first = Problem("write_failed", f"cannot write: {reason}", file=str(error.filename or root), hint=hint)
+        first = Problem("write_failed", f"cannot write: {reason}", file=str(error.filename or roots[0]), hint=hint)
         raise WriteError(first, *problems) from error
     try:
-        _settle(root, steps, folders)
+        _settle(roots, steps, folders)
     except OSError as error:  # all files are new; the journal is still there
-        raise WriteError(_unsettled(root, error)) from error
+        raise WriteError(_unsettled(roots[0], error)) from error
 
 
-def recover(root: str, within: Sequence[str] = ()) -> str:
+def recover(root: str, known: Collection[str]) -> str:
     """Finish what a killed run left behind.  The caller holds ``locked(root)``.
 
-    :param within: the folders that hold all files of the target, ``root`` by default: a journal that names
-        others is not Fixpack's.
+    :param known: the resolved paths of all files that a run on this target may write.  A journal lies in
+        the target, which can be somebody else's work; one that names any other file is not acted on.
     :returns: what was done, "" if there was no journal.
     :raises WriteError: if the files are in no state that the journal knows; nothing is changed then.
     """
     journal = os.path.join(root, JOURNAL)
+    raw = read_file(journal)
+    if raw is None:
+        return _forget(root)
     try:
-        with open(journal, "rb") as file:
-            data = json.loads(file.read())
+        if isinstance(raw, Problem):
+            raise ValueError(raw.message)
+        data = json.loads(raw)
         if data["schema"] != SCHEMA or data["phase"] not in (STAGING, SWITCHING):
             raise ValueError(f"its schema is {data['schema']!r}")
         steps = [_Step(os.path.normpath(os.path.join(root, path)), old, new) for path, old, new in data["steps"]]
         made = [os.path.normpath(os.path.join(root, path)) for path in data["made"]]
-        for path in (*made, *(step.path for step in steps)):
-            _check_inside(path, within or (root,))
-    except FileNotFoundError:
-        return _forget(root)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        hint = "look at it; remove it if it is not Fixpack's, or rebuild from a stock image"
+        _check_known(steps, made, known)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        hint = "run the command that was interrupted once more; if there was none, rebuild from a stock image"
         raise WriteError(
             Problem("journal_invalid", f"cannot use the journal: {error}", file=journal, hint=hint)
         ) from error
     try:
         with shielded():
-            return _recover(root, steps, made, data["phase"])
+            return _recover((root,), steps, made, data["phase"])
     except OSError as error:
         raise WriteError(_unsettled(root, error)) from error
 
@@ -197,11 +200,16 @@ def _unsettled(root: str, error: OSError) -> Problem:
     return Problem("write_unfinished", message, file=str(error.filename or root), hint=hint)
 
 
-def _check_inside(path: str, within: Sequence[str]) -> None:
-    folder, name = os.path.split(path)
-    real = os.path.join(os.path.realpath(folder), name)
-    if not any(real.startswith(os.path.realpath(each).rstrip(os.sep) + os.sep) for each in within):
-        raise ValueError(f"it names {path}, which is not in the target")
+def _check_known(steps: list[_Step], made: list[str], known: Collection[str]) -> None:
+    for step in steps:
+        folder, name = os.path.split(step.path)
+        if os.path.join(os.path.realpath(folder), name) not in known:
+            raise ValueError(f"it names {step.path}, which is no file of this profile")
+        if not all(digest == "" or re.fullmatch("[0-9a-f]{64}", digest) for digest in (step.old, step.new)):
+            raise ValueError(f"it has no sha256 for {step.path}")
+    for folder in made:
+        if not any(step.path.startswith(folder + os.sep) for step in steps):
+            raise ValueError(f"it names the folder {folder}, which holds no file of this run")
 
 
 def _forget(root: str) -> str:
@@ -215,9 +223,9 @@ def _forget(root: str) -> str:
     return ""
 
 
-def _recover(root: str, steps: list[_Step], made: list[str], phase: str) -> str:
+def _recover(roots: Sequence[str], steps: list[_Step], made: list[str], phase: str) -> str:
     if phase == STAGING:
-        problems = _undo(root, steps, made, switched=False)
+        problems = _undo(roots, steps, made, switched=False)
         if problems:
             raise WriteError(*problems)
         return "cleaned up after an interrupted run that had changed nothing"
@@ -246,9 +254,9 @@ def _recover(root: str, steps: list[_Step], made: list[str], phase: str) -> str:
         for step in steps:  # the kill may have come between a rename and this
             _drop_bytecode(step.path)
         _check(steps)
-        _settle(root, steps, folders)
+        _settle(roots, steps, folders)
         return f"finished an interrupted run: {len(pending)} of {len(steps)} files were still to be written"
-    problems = _undo(root, steps, made, switched=True)
+    problems = _undo(roots, steps, made, switched=True)
     if problems:
         raise WriteError(*problems)
     return f"undid an interrupted run: {len(steps)} files are as they were before it"
@@ -290,17 +298,17 @@ def _check(steps: list[_Step]) -> None:
             raise OSError(errno.EIO, "read back other bytes than were written", step.path)
 
 
-def _settle(root: str, steps: list[_Step], folders: list[str]) -> None:
+def _settle(roots: Sequence[str], steps: list[_Step], folders: list[str]) -> None:
     """Drop the second names, make the renames durable, and only then drop the journal."""
     for step in steps:
         _unlink(step.backup)
     emptied = {os.path.dirname(step.path) for step in steps if not step.new}
     parents = {parent for folder in emptied if (parent := _remove_emptied(folder))}
     sync({folder for folder in (*folders, *parents) if _is_folder(folder)})
-    _drop_journal(root)
+    _drop_journal(roots)
 
 
-def _undo(root: str, steps: list[_Step], made: list[str], *, switched: bool) -> list[Problem]:
+def _undo(roots: Sequence[str], steps: list[_Step], made: list[str], *, switched: bool) -> list[Problem]:
     """New to old, as far as anything was switched; the journal goes last and only if all went well.
 
     :param switched: False: no file was, so only what was laid beside them goes.
@@ -311,6 +319,8 @@ def _undo(root: str, steps: list[_Step], made: list[str], *, switched: bool) -> 
             if not switched or (_is_there(step.backup) and _digest(_read(step.path)) == step.old):
                 _unlink(step.backup)
             elif _is_there(step.backup):
+                if _digest(_read(step.backup)) != step.old:
+                    raise OSError(errno.EIO, "its second name does not hold the old bytes", step.backup)
                 os.replace(step.backup, step.path)
             elif not step.old and step.new and _digest(_read(step.path)) == step.new:
                 os.unlink(step.path)
@@ -327,7 +337,7 @@ def _undo(root: str, steps: list[_Step], made: list[str], *, switched: bool) -> 
                 _remove_folder(folder)
             kept = {os.path.dirname(step.path) for step in steps} - set(made)
             sync(folder for folder in kept if _is_folder(folder))
-            _drop_journal(root)
+            _drop_journal(roots)
         except OSError as error:
             problems.append(
                 Problem("restore_failed", f"could not be cleaned up: {error.strerror}", file=str(error.filename))
@@ -335,27 +345,29 @@ def _undo(root: str, steps: list[_Step], made: list[str], *, switched: bool) -> 
     return problems
 
 
-def _drop_journal(root: str) -> None:
-    for name in (NEW_JOURNAL, JOURNAL):
-        _unlink(os.path.join(root, name))
+def _drop_journal(roots: Sequence[str]) -> None:
+    for root in roots:
+        for name in (NEW_JOURNAL, JOURNAL):
+            _unlink(os.path.join(root, name))
 
 
-def _write_journal(root: str, steps: list[_Step], made: list[str], phase: str) -> None:
+def _write_journal(roots: Sequence[str], steps: list[_Step], made: list[str], phase: str) -> None:
     """Replace the journal.  The first one need not be durable: without it, nothing but temporary files is left."""
-    body = {
-        "schema": SCHEMA,
-        "phase": phase,
-        "steps": [[os.path.relpath(step.path, root), step.old, step.new] for step in steps],
-        "made": [os.path.relpath(folder, root) for folder in made],
-    }
-    temp = os.path.join(root, NEW_JOURNAL)
-    _unlink(temp)
-    _write(temp, json.dumps(body).encode(), None)
-    if phase == SWITCHING:
-        sync([temp])
-    os.replace(temp, os.path.join(root, JOURNAL))
-    if phase == SWITCHING:
-        sync([root])
+    for root in roots:
+        body = {
+            "schema": SCHEMA,
+            "phase": phase,
+            "steps": [[os.path.relpath(step.path, root), step.old, step.new] for step in steps],
+            "made": [os.path.relpath(folder, root) for folder in made],
+        }
+        temp = os.path.join(root, NEW_JOURNAL)
+        _unlink(temp)
+        _write(temp, json.dumps(body).encode(), None)
+        if phase == SWITCHING:
+            sync([temp])
+        os.replace(temp, os.path.join(root, JOURNAL))
+        if phase == SWITCHING:
+            sync([root])
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
@@ -400,7 +412,7 @@ def _write(path: str, data: bytes, like: os.stat_result | None) -> None:
         _own(descriptor, like or os.stat(os.path.dirname(path)))
         os.fchmod(descriptor, stat.S_IMODE(like.st_mode) if like else 0o644)
         epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-        if epoch.isdigit():
+        if re.fullmatch("[0-9]{1,11}", epoch):
             os.utime(path, (int(epoch), int(epoch)))
     except OSError as error:
         raise OSError(error.errno, error.strerror, path) from error
@@ -480,10 +492,9 @@ def _parents(folders: list[str], made: list[str]) -> list[str]:
 
 
 def _unlink(path: str) -> None:
-    try:
+    """Remove a name if it is there; on a read-only file system, removing what is not there fails too."""
+    if _is_there(path):
         os.unlink(path)
-    except FileNotFoundError:
-        return  # wanted gone, is gone
 
 
 def _drop_bytecode(path: str) -> None:

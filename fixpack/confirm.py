@@ -25,6 +25,7 @@ class Selection(NamedTuple):
 
     default: tuple[str, ...]
     opt_in: tuple[str, ...]  # the named opt-in fixes
+    named: tuple[str, ...] = ()  # default fixes that were named although they go in anyway
 
 
 def select(lock: Lock, names: Sequence[str]) -> Selection:
@@ -50,7 +51,7 @@ def select(lock: Lock, names: Sequence[str]) -> Selection:
         problems.append(Problem("nothing_selected", f"the profile {lock['profile']} selects no fix"))
     if problems:
         raise UsageError(*problems)
-    return Selection(default, opt_in)
+    return Selection(default, opt_in, tuple(name for name in default if name in names))
 
 
 def expected(lock: Lock, chosen: Sequence[str]) -> dict[tuple[str, str], dict[str, Any]]:
@@ -84,13 +85,51 @@ def confirm(lock: Lock, selection: Selection, target: Target, update_record: boo
         if (entry["base"] is None or update_record) and not recorded(located, path, data):
             return None
         files.append(FileState(distribution, path, real, entry["base"] or "", entry["sha256"], False))
+    if not _others_absent(lock, chosen, target):
+        return None
     return Outcome(
         "confirmed",
         lock["profile"],
         fix_states(lock, chosen, dict.fromkeys(chosen, "applied"), ()),
         tuple(files),
         places(lock, target),
+        notes=remarks(lock, selection, target),
     )
+
+
+def _others_absent(lock: Lock, chosen: Sequence[str], target: Target) -> bool:
+    """Whether files that only fixes outside of the selection touch are as upstream has them."""
+    for distribution, release in lock["releases"].items():
+        located = target.located.get(distribution)
+        for path, entry in release["files"].items() if located else ():
+            if any(fix in chosen for fix in entry["fixes"]):
+                continue
+            real = resolve(target, distribution, path)
+            data = read_file(real) if isinstance(real, str) else real
+            found = sha256(data) if isinstance(data, bytes) else None
+            if isinstance(data, Problem) or found != entry["base"]:
+                return False
+    return True
+
+
+def remarks(lock: Lock, selection: Selection, target: Target) -> tuple[str, ...]:
+    """What the bytes of the fixed files do not tell: packages beside those that the proofs ran with."""
+    notes = []
+    for distribution, release in lock["releases"].items():
+        located = target.located.get(distribution)
+        known = (release["commit"], *release["also_commits"])
+        pinned = f"{release['version']}, commit {release['commit'][:12]}"
+        if located is None:
+            notes.append(f"{distribution} was not found; the proofs ran with {pinned}")
+            continue
+        same = located.commit and any(commit.startswith(located.commit) for commit in known)
+        version = located.version.partition("+")[0]
+        if not same and (located.commit or version not in ("", release["version"])):
+            told = located.version or f"commit {located.commit[:12]}"
+            notes.append(f"{distribution} says that it is {told}; the proofs ran with {pinned}")
+    for name in selection.named:
+        notes.append(f"{name} is one of the profile's own fixes: all {len(selection.default)} go in")
+    return tuple(notes)
 
 
 def recorded(located: Located, path: str, data: bytes) -> bool:

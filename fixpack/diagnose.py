@@ -92,8 +92,8 @@ def explain_foreign(
         for edit in registry.fixes[name].edits_for(release):
             anchor = source.anchors.get(edit.anchor)
             place = locate(stripped.base, source, anchor, name) if anchor else None
-            if isinstance(place, Problem):
-                problems.append(place._replace(file=real, hint=place.hint or REBUILD))
+            if anchor and isinstance(place, Problem):
+                problems.append(place._replace(file=real, hint=f"{REBUILD} (the anchor is {anchor.where})"))
     return problems
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 from threading import Thread
@@ -22,6 +23,8 @@ def sync(paths: Iterable[str]) -> None:
             finally:
                 os.close(descriptor)
         except OSError as error:
+            if error.errno == errno.EINVAL and os.path.isdir(path):
+                return  # a file system that cannot sync folders writes their entries at once, or has no way to
             failures.append(OSError(error.errno, error.strerror, path))
 
     waiting = list(paths)
@@ -29,8 +32,14 @@ def sync(paths: Iterable[str]) -> None:
         return
     first, *others = waiting
     threads = [Thread(target=one, args=(path,)) for path in others]
-    for thread in threads:
-        thread.start()
+    for number, thread in enumerate(threads):
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads for this user
+            del threads[number:]
+            for path in others[number:]:
+                one(path)
+            break
     one(first)
     for thread in threads:
         thread.join()

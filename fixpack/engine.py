@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from fixpack.bytecode import unchecked
+from fixpack import receipt
+from fixpack.bytecode import outside, unchecked
 from fixpack.commit import Change, commit, locked, recover
 from fixpack.compose import check_syntax, compose, scopes, target_path, touched
-from fixpack.confirm import Selection, expected, fix_states, places
+from fixpack.confirm import Selection, expected, fix_states, places, remarks
 from fixpack.diagnose import missing_distribution
 from fixpack.errors import MismatchError, Problem, RegistryError
 from fixpack.index import restore
@@ -50,12 +52,12 @@ def apply(
     with ExitStack() as locks:
         roots = roots_of(target)
         if write or any(pending(each) for each in roots):
-            notes = take(target, locks)
+            notes = take(target, locks, lock)
         plan = _plan(root, lock, selection, target, update_record)
         if isinstance(plan, Outcome):
             return plan._replace(notes=tuple(notes))
         if plan.changes and write:
-            commit(plan.changes, roots[0])
+            commit(plan.changes, *journal_roots(target, plan.changes))
     chosen = (*selection.default, *selection.opt_in)
     action = "confirmed"
     if plan.changes:
@@ -69,18 +71,18 @@ def apply(
         fix_states(lock, chosen, states, plan.unasked),
         plan.files,
         places(lock, target),
-        notes=tuple(notes),
+        notes=(*notes, *remarks(lock, selection, target)),
     )
 
 
-def settle(target: Target) -> tuple[str, ...]:
+def settle(target: Target, lock: Lock) -> tuple[str, ...]:
     """Finish or undo what a killed run left in a target.  Without such a run, nothing is locked or written.
 
     :returns: what was done.
     :raises WriteError: if it cannot be done.
     """
     with ExitStack() as locks:
-        return tuple(take(target, locks)) if any(pending(each) for each in roots_of(target)) else ()
+        return tuple(take(target, locks, lock)) if any(pending(each) for each in roots_of(target)) else ()
 
 
 def roots_of(target: Target) -> list[str]:
@@ -88,17 +90,39 @@ def roots_of(target: Target) -> list[str]:
     return sorted({located.root for located in target.located.values()})
 
 
-def take(target: Target, locks: ExitStack) -> list[str]:
+def journal_roots(target: Target, changes: Sequence[Change]) -> list[str]:
+    """The folders that a transaction's journal goes to: each root in which it changes a file."""
+    roots = roots_of(target)
+    return [root for root in roots if any(each.path.startswith(root + os.sep) for each in changes)] or roots[:1]
+
+
+def writable(target: Target, lock: Lock) -> set[str]:
+    """The resolved path of every file that a run on this target may write."""
+    paths = set()
+    for distribution, release in lock["releases"].items():
+        located = target.located.get(distribution)
+        if located is None:
+            continue
+        names = [*release["files"], os.path.relpath(receipt.path_in(located), located.root)]
+        if located.dist_info:
+            names.append(os.path.join(os.path.basename(located.dist_info), "RECORD"))
+        paths |= {real for name in names if isinstance(real := resolve(target, distribution, name), str)}
+    return paths
+
+
+def take(target: Target, locks: ExitStack, lock: Lock, more: Iterable[tuple[str, str]] = ()) -> list[str]:
     """Lock a target for writing, and finish or undo what a killed run left in it.
 
     :param locks: holds the locks until it is closed.
+    :param more: (distribution, path) of files that the lock does not know and this run may write all the same.
     :returns: what was done.
     """
     roots = roots_of(target)
     for each in roots:
         locks.enter_context(locked(each))
-    within = [target.boundary] if target.boundary else roots
-    return [note for each in roots if (note := recover(each, within))]
+    known = writable(target, lock)
+    known |= {real for name, path in more if isinstance(real := resolve(target, name, path), str)}
+    return [note for each in roots if (note := recover(each, known))]
 
 
 def _plan(root: str, lock: Lock, selection: Selection, target: Target, update_record: bool) -> Plan | Outcome:
@@ -116,9 +140,11 @@ def _plan(root: str, lock: Lock, selection: Selection, target: Target, update_re
             return outcome
         try:
             from fixpack.registry import load
-        except ModuleNotFoundError:  # no PyYAML: the lock's index explains too, but knows no other release
-            return make_plan(registry, lock, selection, target, update_record)
-        return make_plan(load(root), lock, selection, target, update_record)
+
+            whole = load(root)
+        except (ModuleNotFoundError, RegistryError):  # no PyYAML, or another profile's file is broken:
+            whole = registry  # what is wrong with the target comes first, if with fewer words
+        return make_plan(whole, lock, selection, target, update_record)
 
 
 def make_plan(
@@ -163,6 +189,7 @@ def make_plan(
             problem = check_syntax(path, data, edited) if changed else None
             problems += [problem] if problem else []
             if changed:
+                problems += outside(now.real)
                 changes.append(Change(now.real, now.data, data))
             else:
                 problems += unchecked(now.real, data)
@@ -313,4 +340,5 @@ def apply_selection(registry: Registry, releases: Iterable[Release], fixes: Sequ
             changes.append(Change(real, base[path], data))
     if problems:
         raise MismatchError(*problems)
-    commit(changes, target.located[next(iter(target.located))].root)
+    if changes:
+        commit(changes, *journal_roots(target, changes))

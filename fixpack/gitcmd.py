@@ -14,6 +14,8 @@ from fixpack.errors import Problem, SourceError
 if TYPE_CHECKING:
     import git
 
+os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # else importing GitPython fails where git is missing
+
 #: Git's environment variables that say how to reach a server; every other one stays outside.
 _KEPT = ("GIT_SSL_", "GIT_SSH", "GIT_HTTP_", "GIT_PROXY_", "GIT_EXEC_PATH", "GIT_PYTHON_", "GIT_TRACE")
 
@@ -25,7 +27,6 @@ def repository(gitdir: str, source: str = "") -> Iterator[git.Git]:
     `source` is a local path that somebody named as origin: git is told that its owner may be
     another user (an image layer, a mount), for this path and these calls only.
     """
-    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # else importing GitPython fails where git is missing
     import git
 
     with tempfile.NamedTemporaryFile("w", prefix="fixpack-gitconfig-", encoding="utf-8") as config:

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import posixpath
+import re
 import tempfile
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -176,6 +177,10 @@ def _copy_partial(runner: git.Git, gitdir: str, source: str) -> None:
             return  # shallow, damaged or no repository: what follows says so
 
 
+#: what git says when it got no answer at all
+_UNREACHABLE = re.compile("(?i)could not resolve|unable to access|connection|timed out|could not read from remote")
+
+
 def _lacks(runner: git.Git, release: Release, origin: str, causes: list[str]) -> SourceError:
     """The failure of a fetch, told by what the origin has instead."""
     import git
@@ -193,10 +198,12 @@ def _lacks(runner: git.Git, release: Release, origin: str, causes: list[str]) ->
         found = f"its tag {release.name} is {tag}"
     else:
         found = "; ".join(dict.fromkeys(causes)) or f"neither that commit nor a tag {release.name}"
+    reached = bool(tag) or not _UNREACHABLE.search(found)
     return SourceError(
         Problem(
-            "commit_missing",
-            f"{hide(origin)} does not give the commit that {release.ref} pins",
+            "commit_missing" if reached else "origin_unreachable",
+            f"{hide(origin)} {'does not give the commit' if reached else 'cannot be reached for the commit'} "
+            f"that {release.ref} pins",
             file=release.where,
             expected=f"commit {release.commit}{also}, tag {release.name}",
             found=found,

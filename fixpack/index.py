@@ -1,7 +1,8 @@
 """The part of the registry that an apply needs, inside the lock: edits and anchors, without YAML.
 
-The lock names the sha256 of every file that it was made from, so the index cannot differ from the
-YAML without being refused.  It saves an apply the YAML import and a hundred small checks.
+The lock names the sha256 of every file that it was made from and carries a digest of its own text, so
+neither the YAML nor the index can be changed alone without being refused.  It saves an apply the YAML
+import and a hundred small checks.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:  # a confirm run reads locks and needs no model
     from fixpack.model import Fix, Profile, Registry, Release
 
 SCHEMA = "fixpack.lock/1"
+
+#: how a lock file ends
+_DIGEST = re.compile(rb',\n "digest": "([0-9a-f]{64})"\n}\n\Z')
 SUFFIX = ".lock.json"
 
 #: results are listed for every subset of the opt-in fixes that touch a file
@@ -43,9 +47,7 @@ _FORM: dict[str, Any] = {
             "package": str,
             "commit": str,
             "also_commits": [str],
-            "files": {
-                "*": {"base": str | None, "fixes": [str], "results": {"*": str | None}, "scopes": {"*": str}}
-            },
+            "files": {"*": {"base": str | None, "fixes": [str], "results": {"*": str | None}, "scopes": {"*": str}}},
         }
     },
     "registry": {"*": str},
@@ -115,13 +117,20 @@ def read(root: str, profile: str) -> Lock:
     :raises RegistryError: if it is missing or not a lock.
     """
     path = f"profiles/{profile}{SUFFIX}"
+    raw = read_file(os.path.join(root, path))
+    if raw is None:
+        raise RegistryError(_missing(profile))
+    if isinstance(raw, Problem):
+        raise RegistryError(_broken(path, f"it {raw.message}"))
+    digest = _DIGEST.search(raw)
+    if not digest or sha256(raw[: digest.start()] + b"\n}") != digest.group(1).decode():
+        raise RegistryError(_broken(path, "it was edited or merged by hand (its digest is not that of its text)"))
     try:
-        with open(os.path.join(root, path), "rb") as file:
-            lock = json.loads(file.read())
-    except FileNotFoundError:
-        raise RegistryError(_missing(profile)) from None
-    except (OSError, ValueError, RecursionError) as error:
+        lock = json.loads(raw)
+    except (ValueError, RecursionError) as error:
         raise RegistryError(_broken(path, str(error))) from error
+    if isinstance(lock, dict):
+        del lock["digest"]
     if not isinstance(lock, dict) or lock.get("schema") != SCHEMA or lock.get("profile") != profile:
         raise RegistryError(_broken(path, f"it is not a {SCHEMA} of {profile}"))
     wrong = misfit(lock, _FORM, what="the lock") or _inconsistency(lock)
@@ -151,6 +160,13 @@ def _inconsistency(lock: Lock) -> str:
                 return f"the results of {path} are not one for each choice of opt-in fixes"
             if entry["base"] != index["pins"].get(path):
                 return f"the base of {path} is not its pin"
+            if len(opt_in) < len(entry["fixes"]) and entry["base"] in entry["results"].values():
+                return f"a result of {path} is its base"
+    entries = [entry for release in lock["releases"].values() for entry in release["files"].values()]
+    touched = {name for entry in entries for name in entry["fixes"]}
+    for name in fixes:
+        if name not in touched:
+            return f"{name} touches no file"
     return ""
 
 
@@ -161,6 +177,11 @@ def _missing(profile: str) -> Problem:
 
 def _broken(path: str, why: str) -> Problem:
     return Problem("lock_invalid", f"the lock cannot be used: {why}", file=path, hint="run `fixpack lock`")
+
+
+def ignored(name: str) -> bool:
+    """Whether a name in a registry folder is none of the registry's business: bytecode, a desktop's notes."""
+    return name == "__pycache__" or name.startswith(".")
 
 
 def stale(root: str, lock: Lock) -> list[Problem]:
@@ -177,7 +198,7 @@ def stale(root: str, lock: Lock) -> list[Problem]:
             continue
         found = sha256(data)
         if found != digest:
-            message = f"{file} is not what the lock was made from"
+            message = "this is not what the lock was made from"
             problems.append(Problem("lock_stale", message, "", file, 0, short(digest), short(found), hint=hint))
     for folder in sorted({os.path.dirname(file) for file in known if file.startswith("patches/")}):
         try:
@@ -188,9 +209,13 @@ def stale(root: str, lock: Lock) -> list[Problem]:
             problems.append(Problem("lock_stale", f"{folder} cannot be listed: {error.strerror}", file=folder))
             continue
         for name in names:
-            if f"{folder}/{name}" not in known:
-                message = f"{folder}/{name} is not in the lock"
-                problems.append(Problem("lock_stale", message, file=f"{folder}/{name}", hint=hint))
+            if f"{folder}/{name}" not in known and not ignored(name):
+                more = (
+                    f"remove it; or, if it is wanted, name it in an edit and run `fixpack lock` (it is not in {path})"
+                )
+                problems.append(
+                    Problem("lock_stale", "no payload of the locked fixes", file=f"{folder}/{name}", hint=more)
+                )
     return problems
 
 
@@ -309,8 +334,9 @@ def read_base(release: Release, paths: Iterable[str], tree: str) -> dict[str, by
             problems.append(Problem("file_missing", message, file=path))
             continue
         if sha256(data) != pinned.sha256:
-            message = f"{path} of {release.ref} is not the pinned file"
-            problems.append(Problem("base_sha_unknown", message, "", path, 0, pinned.sha256, sha256(data)))
+            message = f"the sha256 that {release.where} pins is not that of this file of the source"
+            hint = f"if the source is {release.ref}, pin what was found"
+            problems.append(Problem("base_sha_unknown", message, "", path, 0, pinned.sha256, sha256(data), hint=hint))
         base[path] = data
     if problems:
         raise MismatchError(*problems)
@@ -332,5 +358,6 @@ def _registry_hashes(registry: Registry, profile: Profile, fixes: Sequence[Fix])
 
 
 def dump(lock: Lock) -> bytes:
-    """The bytes of a lock file."""
-    return (json.dumps(lock, indent=1, ensure_ascii=False) + "\n").encode()
+    """The bytes of a lock file: the lock, and last the digest of all that stands before it."""
+    body = json.dumps(lock, indent=1, ensure_ascii=False).encode()
+    return body[: -len("\n}")] + b',\n "digest": "%s"\n}\n' % sha256(body).encode()

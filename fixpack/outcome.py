@@ -88,9 +88,9 @@ def as_text(outcome: Outcome) -> str:
     changed = plural(done, "file")
     last = {
         "applied": f"applied: {fixes} in {files}; {changed} written, each read back with the expected sha256",
-        "confirmed": f"confirmed: {fixes} in {files}, every byte as proven; nothing written",
+        "confirmed": f"confirmed: {fixes} in {files}, every byte of them as proven; nothing written",
         "would-apply": f"would apply: {fixes} in {files}; {changed} would be written, nothing was",
-        "not-applied": f"not applied: {changed} of {len(outcome.files)} would be written; nothing was",
+        "not-applied": f"not applied: {changed} of {len(outcome.files)} would be written; run without --check",
     }
     if outcome.foreign:
         last["confirmed"] = (

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fixpack.strictyaml import Reader  # brings YAML, which an apply from the lock's index does without
 
 #: A line that this engine writes around a region.  The two groups after the indentation say which.
-MARKER = re.compile(rb"(?m)^([ \t]*)# fixpack (begin|end) ([a-z0-9-]+) r([0-9]+): ([a-z0-9-]+)$")
+MARKER = re.compile(rb"(?m)^([ \t]*)# fixpack (begin|end) ([a-z0-9-]+) r([0-9]{1,6}): ([a-z0-9-]+)$")
 
 
 def read_payload(root: str, fix: str, code: str, reader: Reader) -> str:

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterable, Iterator
 
 from fixpack.errors import Problem, RegistryError, UsageError
+from fixpack.lock import ignored
 from fixpack.model import (
     OPS,
     ORIGIN_KINDS,
@@ -130,7 +131,7 @@ def _folder(root: str, folder: str, problems: list[Problem], folders: bool = Fal
     lowered: dict[str, str] = {}
     try:
         with os.scandir(os.path.join(root, folder)) as scanned:
-            entries = sorted(scanned, key=lambda entry: entry.name)
+            entries = sorted((each for each in scanned if not ignored(each.name)), key=lambda entry: entry.name)
     except OSError as error:
         problems.append(Problem("registry_invalid", f"cannot be listed: {error.strerror}", file=folder))
         return []

@@ -10,7 +10,7 @@ from fixpack import receipt
 from fixpack.commit import Change, commit
 from fixpack.compose import check_syntax, compose, scopes, strip, target_path
 from fixpack.diagnose import missing_distribution
-from fixpack.engine import roots_of, take
+from fixpack.engine import journal_roots, roots_of, take
 from fixpack.errors import MismatchError, Problem, UsageError
 from fixpack.journal import pending
 from fixpack.ledger import entries
@@ -66,12 +66,14 @@ def revert(registry: Registry, lock: Lock, names: Sequence[str], target: Target,
         )
     with ExitStack() as locks:
         roots = roots_of(target)
+        here = [each for each in _releases(registry, lock) if each.distribution in target.located]
         notes: list[str] = []
         if write or any(pending(each) for each in roots):
-            notes = take(target, locks)
+            more = [(each.distribution, path) for each in here for path in paths_of(registry, each, lock)]
+            notes = take(target, locks, lock, more)
         changes, result = _plan(registry, lock, names, target)
         if changes and write:
-            commit(changes, roots[0])
+            commit(changes, *journal_roots(target, changes))
     return result._replace(written=bool(changes) and write, notes=tuple(notes))
 
 

@@ -198,7 +198,7 @@ def locate(data: bytes, file: SourceFile, anchor: Anchor, fix: str) -> Place | P
         expected,
         "0 matches",
         diff,
-        f"this file is not the pinned one; see `python -m fixpack list` for the pins (the anchor is {anchor.where})",
+        f"the anchor is {anchor.where}; its text is whole lines that stand once in its scope",
     )
 
 

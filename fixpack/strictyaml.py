@@ -25,6 +25,7 @@ _SCALARS = {
     "tag:yaml.org,2002:bool": bool,
 }
 _MERGE = "tag:yaml.org,2002:merge"
+_BRACKET = re.compile(r"[\[\]{}]")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
 
 
@@ -63,6 +64,9 @@ def parse(data: bytes, file: str) -> tuple[Value | None, list[Problem]]:
         if char == "\r":
             return bad("a carriage return is not allowed in a registry file; use LF line ends", line)
         return bad(f"the character U+{ord(char):04X} is not allowed in a registry file", line)
+    line = _too_deep(text)
+    if line:  # PyYAML 6.0.3's C parser would end the process
+        return bad(f"nested deeper than {MAX_DEPTH} levels, or a line of more than 8000 characters", line)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         node = yaml.compose(text, Loader=loader)
@@ -78,6 +82,19 @@ def parse(data: bytes, file: str) -> tuple[Value | None, list[Problem]]:
     problems: list[Problem] = []
     value = _convert(node, file, problems, set(), 0)
     return value, problems
+
+
+def _too_deep(text: str) -> int:
+    """The line (1-based) on which brackets or dashes nest beyond what a parser's stack bears; 0 if none."""
+    depth = 0
+    for number, line in enumerate(text.split("\n"), 1):
+        if len(line) > 8000:  # "- - - …" nests without brackets
+            return number
+        for bracket in _BRACKET.findall(line):
+            depth = max(depth + (1 if bracket in "[{" else -1), 0)
+            if depth > 500:
+                return number
+    return 0
 
 
 def _convert(node: yaml.Node, file: str, problems: list[Problem], seen: set[int], depth: int) -> Value:

@@ -90,6 +90,11 @@ def interpreter_target(names: Names) -> Target:
     problems: list[Problem] = []
     for distribution, package in names:
         copies = _copies(path, package)
+        first = PathFinder.find_spec(package, path)
+        if first and first.origin and first.submodule_search_locations is None:
+            message = f"Python would import {package} from a module of that name, not from a package"
+            problems.append(Problem("shadowed", message, file=first.origin, hint="remove it from the import path"))
+            continue
         if len(copies) > 1:
             problems.append(
                 Problem(
@@ -124,7 +129,7 @@ def _copies(path: list[str], package: str) -> list[str]:
     seen: set[str] = set()
     for entry in path:
         folder = os.path.join(entry, package)
-        if os.path.isdir(folder):
+        if os.path.isfile(os.path.join(folder, "__init__.py")):  # a folder without one is passed over by Python
             real = os.path.realpath(folder)
             if real not in seen:
                 seen.add(real)
@@ -196,12 +201,21 @@ def _existing(folder: str, option: str) -> str:
 
 def _find_dist_info(root: str, distribution: str) -> str:
     wanted = re.sub(r"[-_.]+", "_", distribution).lower()
-    for name in sorted(os.listdir(root)):
+    try:
+        names = sorted(os.listdir(root))
+    except OSError as error:
+        raise MismatchError(Problem("unreadable", f"cannot be listed: {error.strerror}", file=root)) from error
+    found = []
+    for name in names:
         if name.endswith(".dist-info"):
             project = name[: -len(".dist-info")].rpartition("-")[0]
             if re.sub(r"[-_.]+", "_", project).lower() == wanted:
-                return os.path.join(root, name)
-    return ""
+                found.append(name)
+    if len(found) > 1:
+        message = f"{distribution} has {len(found)} dist-info folders, so nobody can say which is installed"
+        hint = "remove what a broken upgrade left, or reinstall the package"
+        raise MismatchError(Problem("two_dist_infos", message, file=root, found=", ".join(found), hint=hint))
+    return os.path.join(root, found[0]) if found else ""
 
 
 def _read_metadata(dist_info: str) -> tuple[str, str]:

@@ -58,7 +58,7 @@ def test_apply_then_confirm(kit: Kit) -> None:
         "  = rows-counted  r1  count every row of a step\n"
         "  = order-kept    r1  keep the order of rows\n"
         "  = core-guard    r1  guard the schedule\n"
-        "bench-v1.0.0: confirmed: 3 fixes in 4 files, every byte as proven; nothing written\n",
+        "bench-v1.0.0: confirmed: 3 fixes in 4 files, every byte of them as proven; nothing written\n",
         "",
     )
     assert state(kit.site) == before
@@ -179,7 +179,7 @@ def test_message_for_a_drifted_anchor(kit: Kit) -> None:
         "    ?                   ^\n"
         "    + count = len(rows) + 1\n"
         "    ?                   ^\n"
-        "  next: this file is not the pinned one; see `python -m fixpack list` for the pins "
+        "  next: rebuild the layer from the stock image of the pinned release "
         "(the anchor is anchors/demo-plugin/v1.0.0.yaml:15)\n"
         "2 problems; nothing was changed\n",
     )
@@ -348,7 +348,7 @@ def test_an_opt_in_that_is_in_place_stays(kit: Kit) -> None:
         "  = core-guard    r1  guard the schedule",
         "  = long-share    r1  share the budget of long prompts  (in place, not asked for)",
         "  = wide-log      r1  log what is shared  (in place, not asked for)",
-        "bench-v1.0.0: confirmed: 5 fixes in 5 files, every byte as proven; nothing written",
+        "bench-v1.0.0: confirmed: 5 fixes in 5 files, every byte of them as proven; nothing written",
     ]
     assert state(kit.site) == before
 
@@ -421,7 +421,7 @@ def test_check_and_dry_run(kit: Kit) -> None:
     check, dry = kit.apply("--check"), kit.apply("--dry-run")
     assert (check.code, check.out.splitlines()[-1]) == (
         1,
-        "bench-v1.0.0: not applied: 4 files of 4 would be written; nothing was",
+        "bench-v1.0.0: not applied: 4 files of 4 would be written; run without --check",
     )
     assert (dry.code, dry.out.splitlines()[-1]) == (
         0,

@@ -78,6 +78,10 @@ def changes(root: Path) -> list[Change]:
     return [Change(str(root / path), OLD.get(path), NEW.get(path)) for path in paths]
 
 
+def known(root: Path) -> set[str]:
+    return {change.path for change in changes(root)}
+
+
 def tree(root: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(root)): path.read_bytes()
@@ -94,7 +98,7 @@ def install(monkeypatch: pytest.MonkeyPatch, faulty: FaultyOs) -> None:
 
 def run(root: Path) -> None:
     with locked(str(root)):
-        recover(str(root))
+        recover(str(root), known(root))
         commit(changes(root), str(root))
 
 
@@ -138,7 +142,7 @@ def test_an_error_at_any_call_leaves_the_old_tree(tmp_path: Path, monkeypatch: p
             except (WriteError, OSError):
                 undone += 1
         with locked(str(root)):  # what the next run does first
-            recover(str(root))
+            recover(str(root), known(root))
         found = tree(root)
         leftovers = [name for name in found if ".fixpack-" in name]
         assert not leftovers or at < points, (at, leftovers)
@@ -169,7 +173,7 @@ def test_a_kill_at_any_call_is_finished_or_undone_by_the_next_run(
         status = os.waitpid(child, 0)[1]
         assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, at
         with locked(str(root)):
-            seen["recovered"] += bool(recover(str(root)))
+            seen["recovered"] += bool(recover(str(root), known(root)))
         found = {path: data for path, data in tree(root).items() if ".fixpack-" not in path}
         assert found in (OLD, NEW), (at, found)
         seen["old" if found == OLD else "new"] += 1
@@ -206,7 +210,7 @@ def test_a_kill_during_the_undo_is_put_right_too(tmp_path: Path, monkeypatch: py
             os._exit(1)
         os.waitpid(child, 0)
         with locked(str(root)):
-            switches += bool(recover(str(root)))
+            switches += bool(recover(str(root), known(root)))
         found = {path: data for path, data in tree(root).items() if ".fixpack-" not in path}
         assert found in (OLD, NEW), (extra, found)
         if found == OLD:
@@ -235,7 +239,7 @@ def test_a_journal_whose_file_was_changed_since_is_refused(tmp_path: Path, monke
     (tmp_path / "pkg/a.py").write_bytes(b"a = 'mine'\n")
     before = tree(tmp_path)
     with pytest.raises(WriteError) as caught, locked(str(tmp_path)):
-        recover(str(tmp_path))
+        recover(str(tmp_path), known(tmp_path))
     problem = caught.value.problems[0]
     assert (problem.code, problem.file) == ("journal_conflict", str(tmp_path.resolve() / "pkg/a.py"))
     assert tree(tmp_path) == before
@@ -245,5 +249,5 @@ def test_a_journal_whose_file_was_changed_since_is_refused(tmp_path: Path, monke
 def test_a_journal_that_cannot_be_read_is_refused(tmp_path: Path, text: bytes) -> None:
     (tmp_path / JOURNAL).write_bytes(text)
     with pytest.raises(WriteError) as caught, locked(str(tmp_path)):
-        recover(str(tmp_path))
+        recover(str(tmp_path), known(tmp_path))
     assert caught.value.problems[0].code == "journal_invalid"

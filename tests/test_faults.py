@@ -174,7 +174,7 @@ class Place:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), count
 
     def settle(self) -> None:
-        settle(site_target(str(self.site), self.names))
+        settle(site_target(str(self.site), self.names), self.lock)
 
 
 @pytest.fixture(scope="module")

@@ -89,7 +89,7 @@ def test_pins_and_anchors(kit: Kit) -> None:
     (tree / "batch.py").write_text("x = 1\n")
     found = report(kit)
     assert found[0].startswith(
-        "demo_plugin/batch.py: demo_plugin/batch.py of demo-plugin@v2.0.0 is not the pinned file"
+        "demo_plugin/batch.py: the sha256 that anchors/demo-plugin/v2.0.0.yaml pins is not that of this file"
     )
     kit.edit("anchors/demo-plugin/v1.0.0.yaml", "text: count = len(rows) - 1", "text: count = len(rows)")
     assert any("anchor 'step-count' is not there in Runner.step [anchor_missing]" in each for each in report(kit))

@@ -100,7 +100,7 @@ def test_source_that_is_not_the_pin(kit: Kit) -> None:
         (
             "base_sha_unknown",
             "demo_plugin/batch.py",
-            "demo_plugin/batch.py of demo-plugin@v1.0.0 is not the pinned file",
+            "the sha256 that anchors/demo-plugin/v1.0.0.yaml pins is not that of this file of the source",
         ),
     ]
 
@@ -143,7 +143,7 @@ def test_changed_files(kit: Kit) -> None:
     kit.edit("profiles/bench-v1.0.0.yaml", "a test bench", "another bench")
     kit.edit("patches/rows-counted/rows.py", "len(rows)", "len(rows) + 0")
     assert stale(kit) == [
-        (path, f"{path} is not what the lock was made from")
+        (path, "this is not what the lock was made from")
         for path in ("patches/rows-counted/rows.py", "profiles/bench-v1.0.0.yaml")
     ]
 
@@ -177,7 +177,7 @@ def test_strange_files(kit: Kit) -> None:
 
 def test_extra_payload(kit: Kit) -> None:
     (kit.registry / "patches/core-guard/more.py").write_text("x = 1\n")
-    assert stale(kit) == [("patches/core-guard/more.py", "patches/core-guard/more.py is not in the lock")]
+    assert stale(kit) == [("patches/core-guard/more.py", "no payload of the locked fixes")]
 
 
 def test_another_profile_s_file_does_not_matter(kit: Kit) -> None:
@@ -272,23 +272,67 @@ def test_no_value_in_a_lock_is_an_internal_error(kit: Kit) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "Expecting value: line 1 column 1 (char 0)"),
-        ("[]", "it is not a fixpack.lock/1 of bench-v1.0.0"),
-        ('{"schema": "fixpack.lock/0", "profile": "bench-v1.0.0"}', "it is not a fixpack.lock/1 of bench-v1.0.0"),
-        ('{"schema": "fixpack.lock/1", "profile": "bench-v2.0.0"}', "it is not a fixpack.lock/1 of bench-v1.0.0"),
+        ("", "it was edited or merged by hand"),
+        ("[]", "it was edited or merged by hand"),
+        ({"schema": "fixpack.lock/0", "profile": "bench-v1.0.0"}, "it is not a fixpack.lock/1 of bench-v1.0.0"),
+        ({"schema": "fixpack.lock/1", "profile": "bench-v2.0.0"}, "it is not a fixpack.lock/1 of bench-v1.0.0"),
         (
-            '{"schema": "fixpack.lock/1", "profile": "bench-v1.0.0"}',
+            {"schema": "fixpack.lock/1", "profile": "bench-v1.0.0"},
             "the keys of the lock are not schema, profile, aliases, hardware, fixes, releases, registry, index",
         ),
-        ("[" * 100_000, "maximum recursion depth exceeded"),
+        ("[" * 100_000, "it was edited or merged by hand"),
     ],
 )
-def test_not_a_lock(kit: Kit, text: str, why: str) -> None:
-    (kit.registry / LOCK).write_text(text)
+def test_not_a_lock(kit: Kit, text: str | dict[str, str], why: str) -> None:
+    (kit.registry / LOCK).write_bytes(text.encode() if isinstance(text, str) else lock.dump(text))
     with pytest.raises(RegistryError) as caught:
         lock.read(str(kit.registry), "bench-v1.0.0")
     [problem] = caught.value.problems
     assert problem.message.startswith(f"the lock cannot be used: {why}")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"revision": 1', '"revision": 2'),
+        ('"demo_plugin/batch.py": {', '"demo_plugin/other.py": {'),
+        ("\n}\n", "\n}\n\n"),
+        ('{\n "schema"', '{\n  "schema"'),
+    ],
+)
+def test_a_lock_that_was_edited_by_hand(kit: Kit, old: str, new: str) -> None:
+    """Also where the edit is consistent in itself: only `fixpack lock` makes locks."""
+    path = kit.registry / LOCK
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    kit.apply()
+    done = kit.apply()
+    assert (done.code, done.codes) == (2, ["lock_invalid"])
+    assert "it was edited or merged by hand" in done.err
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda made: made["releases"].pop("demo-plugin"),
+        lambda made: made["releases"]["demo-plugin"]["files"].clear(),
+        lambda made: [entry.update(fixes=[]) for entry in made["releases"]["demo-plugin"]["files"].values()],
+        lambda made: made["releases"]["demo-plugin"]["files"].pop("demo_plugin/runner.py"),
+        lambda made: [
+            entry["results"].update(dict.fromkeys(entry["results"], entry["base"]))
+            for entry in made["releases"]["demo-plugin"]["files"].values()
+        ],
+    ],
+)
+def test_a_wrong_lock_never_confirms_what_is_not_fixed(kit: Kit, change: Callable[[Any], object]) -> None:
+    made = kit.make_lock()
+    change(made)
+    kit.write_lock(made)
+    before = state(kit.site)
+    done = kit.apply()
+    assert done.code == 2, done
+    assert state(kit.site) == before
 
 
 def bad_lock(kit: Kit, change: Callable[[Any, Any], object]) -> str:

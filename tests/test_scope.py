@@ -283,7 +283,7 @@ def test_look_alikes_are_told_apart_by_scope_only() -> None:
         "1 match of 'x = 1' in A.f",
         "0 matches",
         ("- x = 1", "?     ^", "+ x = 2", "?     ^"),
-        "this file is not the pinned one; see `python -m fixpack list` for the pins (the anchor is anchors/x.yaml:7)",
+        "the anchor is anchors/x.yaml:7; its text is whole lines that stand once in its scope",
     )
 
 

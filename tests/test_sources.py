@@ -241,7 +241,7 @@ def test_address_that_cannot_be_reached(upstream: Path) -> None:
     with pytest.raises(SourceError) as caught:
         sources.fetch(release)
     [problem] = caught.value.problems
-    assert problem.message == "http://127.0.0.1:9/demo does not give the commit that demo-pkg@v2 pins"
+    assert problem.message == "http://127.0.0.1:9/demo cannot be reached for the commit that demo-pkg@v2 pins"
     assert problem.found.startswith("fatal: unable to access 'http://127.0.0.1:9/demo/'")
     assert problem.hint.endswith("fixpack sources fetch demo-pkg@v2 --from PATH_OR_URL")
 

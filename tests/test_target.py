@@ -172,7 +172,7 @@ def test_interpreter(kit: Kit, venv_python: Path, site: Path) -> None:
         done = kit.command("--profile", "v1.0.0", python=str(venv_python), flags=flags)
         assert (done.code, done.out.splitlines()[-1]) == (
             0,
-            "bench-v1.0.0: confirmed: 3 fixes in 4 files, every byte as proven; nothing written",
+            "bench-v1.0.0: confirmed: 3 fixes in 4 files, every byte of them as proven; nothing written",
         )
     assert state(site) == before
 

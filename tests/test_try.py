@@ -125,6 +125,7 @@ def test_whole_run(root: Path, upstream: Path, tmp_path: Path, capfd: pytest.Cap
         "remove it:\n"
         f"  rm -r {site}\n"
         "on a real image, in its Dockerfile:\n"
+        "  COPY . /opt/fixpack\n"
         "  RUN python /opt/fixpack/apply_all.py --profile demo-v1 demo-extra\n"
     )
     assert sources.verify(registry.load(str(root)).releases["demo-pkg@v1"]) == []
@@ -181,7 +182,7 @@ def test_source_that_nobody_gives(root: Path, tmp_path: Path, capfd: pytest.Capt
     anchors.write_text(anchors.read_text().replace("files:", "git: https://127.0.0.1:9/demo\nfiles:"))
     assert cli.main(["try", "--profile", "v1", "--registry", str(root), "--dir", str(tmp_path / "site")]) == 1
     err = capfd.readouterr().err
-    assert "https://127.0.0.1:9/demo does not give the commit that demo-pkg@v1 pins" in err
+    assert "https://127.0.0.1:9/demo cannot be reached for the commit that demo-pkg@v1 pins" in err
     assert "next: with a copy of your own: fixpack try --profile demo-v1 --from demo-pkg=PATH_OR_URL" in err
     assert not (tmp_path / "site").exists()
     assert not os.path.exists(cache.tree_dir(registry.load(str(root)).releases["demo-pkg@v1"]))

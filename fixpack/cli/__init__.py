@@ -48,9 +48,35 @@ def main(argv: list[str] | None = None) -> int:
     for verb, (_, text) in VERBS.items():
         sub = verbs.add_parser(verb, help=text, description=text, allow_abbrev=False)
         if verb == asked:
-            import_module(f"fixpack.cli.{VERBS[verb][0]}").configure(sub)
+            try:
+                import_module(f"fixpack.cli.{VERBS[verb][0]}").configure(sub)
+            except ModuleNotFoundError as error:
+                return missing_package(error)
     args = parser.parse_args(arguments)
     return guard(import_module(f"fixpack.cli.{VERBS[args.verb][0]}").run, args)
+
+
+def missing_package(error: ModuleNotFoundError) -> int:
+    """Say which package a verb lacks and what to do; returns the exit code.  Anything else is raised on.
+
+    :raises ModuleNotFoundError: if the missing module is none that a verb is known to need.
+    """
+    from fixpack.cache import TOOLS
+    from fixpack.errors import Problem
+    from fixpack.outcome import problem_text
+
+    name = (error.name or "").partition(".")[0]
+    if name == "yaml":
+        hint = "run with the interpreter that has vLLM: it has PyYAML"
+    elif name in TOOLS:
+        hint = f"in a checkout: {sys.executable} -m pip install -r requirements/try.txt"
+    elif name == "pytest":
+        hint = "in a checkout: `python3 bootstrap.py test --collect-only` makes .venv, which has it"
+    else:
+        raise error
+    message = f"{sys.executable} has no Python package {name}"
+    print(problem_text(Problem("tool_missing", message, hint=hint)), file=sys.stderr)
+    return 2
 
 
 def guard(run: object, args: argparse.Namespace) -> int:
@@ -63,6 +89,8 @@ def guard(run: object, args: argparse.Namespace) -> int:
     except FixpackError as error:
         report(error, args)
         return error.exit_code
+    except ModuleNotFoundError as error:
+        return missing_package(error)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141

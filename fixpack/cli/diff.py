@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     bad = [unknown("fix", name, locked["fixes"]) for name in args.fixes if name not in locked["fixes"]]
     if bad:
         raise UsageError(*bad)
-    settle(target)
+    settle(target, locked)
     found = differences(load(root), locked, args.fixes, target)
     if args.json:
         body = {"schema_version": 1, "profile": locked["profile"], "files": [each._asdict() for each in found]}

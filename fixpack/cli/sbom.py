@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(Problem("missing_library", f"sbom needs {error.name}", hint=hint)) from error
     root = target_options.registry_root(args)
     locked, target = target_options.open_locked(args, root)
-    settle(target)
+    settle(target, locked)
     registry = load(root)
     text = document(registry, locked, target, survey(registry, locked, target)) + "\n"
     if args.output:

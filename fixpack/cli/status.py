@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
 
     root = target_options.registry_root(args)
     locked, target = target_options.open_locked(args, root)
-    notes = settle(target)
+    notes = settle(target, locked)
     found = survey(load(root), locked, target)
     where = places(locked, target)
     code = 0 if found.sound else 1

@@ -80,9 +80,11 @@ def _obtain(profile: Profile, releases: Sequence[Release], origins: dict[str, st
     """Have every release in the cache; a failed one does not keep the others from being tried."""
     problems: list[Problem] = []
     for release in releases:
-        if sources.have(release):
-            continue
         origin = origins.get(release.distribution)
+        if sources.have(release):
+            if origin:
+                print(f"{release.ref} is in the cache; --from {release.distribution}=… is not used", file=sys.stderr)
+            continue
         print(f"getting {release.ref}", file=sys.stderr)
         try:
             sources.fetch(release, origin)
@@ -131,6 +133,7 @@ def _report(
     touched = [r for r in releases if any(file.path.startswith(f"{r.package}/") for file in changed)]
     lines += [f"  diff -ruN {_quoted(sources.tree(r), r.package)} {_quoted(site, r.package)}" for r in touched]
     lines += [f"remove it:\n  rm -r {shlex.quote(site)}", "on a real image, in its Dockerfile:"]
+    lines.append("  COPY . /opt/fixpack")
     lines.append(f"  RUN {shlex.join(['python', '/opt/fixpack/apply_all.py', '--profile', profile.name, *extra])}")
     return lines
 
