@@ -24,10 +24,13 @@ class FileDiff(NamedTuple):
     text: str
 
 
-def differences(registry: Registry, lock: Lock, names: Sequence[str], target: Target) -> list[FileDiff]:
+def differences(
+    registry: Registry, lock: Lock, names: Sequence[str], target: Target, *, alone: bool = False
+) -> list[FileDiff]:
     """One diff per file that the fixes touch, from the file without them to the file with them.
 
     :param names: the fixes; empty for all that are in place, or, if none is, the profile's default fixes.
+    :param alone: against upstream's file, instead of against the file with the other fixes that are in place.
     :raises MismatchError: if a file is not the pinned one below the fixes.
     """
     profile = registry.profiles[lock["profile"]]
@@ -43,7 +46,7 @@ def differences(registry: Registry, lock: Lock, names: Sequence[str], target: Ta
         raise MismatchError(*problems)
     here = {name for one in seen.values() for name in one.applied}
     chosen = tuple(names) or tuple(name for name in lock["fixes"] if name in here) or profile.fixes
-    around = closure(registry, (*chosen, *(name for name in lock["fixes"] if name in here)))
+    around = chosen if alone else closure(registry, (*chosen, *(name for name in lock["fixes"] if name in here)))
     diffs = []
     for release in registry.profile_releases(profile):
         for path in lock["releases"][release.distribution]["files"]:

@@ -81,7 +81,7 @@ def test_verbs(tmp_path: Path) -> None:
     done = fixpack("aply")
     assert (done.code, done.out) == (2, "")
     verbs = ("apply", "verify", "status", "show", "diff", "revert", "doctor", "try", "list", "lint", "lock", "sources")
-    for verb in (*verbs, "prove", "schema"):
+    for verb in (*verbs, "prove", "schema", "sbom"):
         assert fixpack(verb, "--help", cwd=tmp_path).code == 0
 
 
