@@ -72,26 +72,6 @@ def test_hole_filling(async_scheduling: bool) -> None:
         check(session)
 
 
-def preempt(session: oracle.Session, names: list[str], lost: list[int]) -> list[Any]:
-    """Preempt running requests as the scheduler does under memory pressure, and take them off its queue for a while.
-
-    `lost` names the places of their blocks that others got meanwhile: their hashes leave the prefix cache.
-    """
-    scheduler = session.scheduler
-    session.drain()
-    blocks = [scheduler.kv_cache_manager.get_block_ids(name)[0] for name in names]
-    for name in reversed(names):
-        scheduler.running.remove(session.requests[name])
-        scheduler._preempt_request(session.requests[name], 0.0)
-    scheduler.kv_cache_manager.block_pool.evict_blocks({own[place] for own in blocks for place in lost})
-    return [scheduler.waiting.pop_request() for _ in names]
-
-
-def resume(session: oracle.Session, held: list[Any]) -> None:
-    for request in reversed(held):
-        session.scheduler.waiting.prepend_request(request)
-
-
 @kinds
 def test_resumed_before_new(async_scheduling: bool) -> None:
     """Way c: the scheduler resumed a preempted request first; the runner adds new requests before resumed ones."""
@@ -100,9 +80,9 @@ def test_resumed_before_new(async_scheduling: bool) -> None:
         session.add("Writer", WRITER, max_tokens=8)
         for _ in range(3):
             session.step()
-        held = preempt(session, ["Writer"], lost=[0, 1])
+        held = session.preempt("Writer", lost=[0, 1])
         session.step()
-        resume(session, held)
+        session.resume(held)
         session.add("Reader", READER, max_tokens=4)
         step = session.step()
         together(step)
@@ -122,12 +102,12 @@ def test_rotation_of_catching_up(async_scheduling: bool) -> None:
             session.add(name, oracle.prompt(120, 54), max_tokens=170)
         while len(session.outputs["Reader"]) < 150:
             session.step()
-        held = preempt(session, ["Writer", "Reader"], lost=[1])
+        held = session.preempt("Writer", "Reader", lost=[1])
         for index in range(3):
             session.add(f"D{index}", oracle.prompt(20, index), max_tokens=2 if index < 2 else 12)
         session.step()
         session.step()
-        resume(session, held)
+        session.resume(held)
         step = session.step()
         together(step)
         assert 1 < step.scheduled["Reader"] < oracle.BLOCK < step.scheduled["Writer"] < 2 * oracle.BLOCK, step.scheduled

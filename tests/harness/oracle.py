@@ -29,6 +29,8 @@ row's parameters as plain values.
 Other means: ``add(..., logits=function)`` lets a request have its own logits: called with the tokens read so far, it
 returns a list or tensor of VOCAB numbers.  ``step(grammar={"A": [allowed ids]})`` plays a structured-output step: the
 real mask code runs with that bitmask.  ``step(grammar={})`` is a structured step whose mask allows everything.
+``held = preempt("A", "B")`` takes running requests off the queues as the scheduler does when memory is short, and
+``resume(held)`` puts them back.  ``skip("A")`` leaves a running request out of the next step.
 ``drain()`` delivers what is in flight.  ``s.parts`` and ``s.scheduler`` are the live objects, ``s.runner.input_batch``
 is the real InputBatch between steps.  With async scheduling a step's tokens arrive one step later, as in the engine
 core: one batch is always in flight.
@@ -128,6 +130,30 @@ class Session:
     def abort(self, *requests: str) -> None:
         """End requests from outside, as a client that goes away does."""
         self.parts.core.abort_requests(list(requests))
+
+    def preempt(self, *requests: str, lost: Sequence[int] = ()) -> list[Any]:
+        """Preempt running requests as the scheduler does under memory pressure, and take them off its queue.
+
+        `lost` names the places of their blocks that others got meanwhile: their hashes leave the prefix cache.
+        """
+        scheduler = self.scheduler
+        self.drain()
+        blocks = [scheduler.kv_cache_manager.get_block_ids(name)[0] for name in requests]
+        for name in reversed(requests):
+            scheduler.running.remove(self.requests[name])
+            scheduler._preempt_request(self.requests[name], 0.0)
+        scheduler.kv_cache_manager.block_pool.evict_blocks({own[place] for own in blocks for place in lost})
+        return [scheduler.waiting.pop_request() for _ in requests]
+
+    def resume(self, held: Sequence[Any]) -> None:
+        """Put preempted requests back in front of the queue; they are scheduled when there is room."""
+        for request in reversed(held):
+            self.scheduler.waiting.prepend_request(request)
+
+    def skip(self, *requests: str) -> None:
+        """Leave running requests out of the next step, as a limit of the scheduler's may."""
+        for name in requests:
+            self.requests[name].next_decode_eligible_step = self.scheduler.current_step + 2
 
     def step(self, grammar: Mapping[str, Sequence[int]] | None = None) -> Step:
         """One scheduler step; in sync mode its tokens are delivered at once, in async mode those of the step before."""

@@ -1,0 +1,2 @@
+if request.async_tokens_to_discard > 0:
+    request.async_tokens_to_discard -= 1
