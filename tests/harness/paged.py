@@ -1,10 +1,11 @@
-"""Decode's paged attention alone: the runner's real code from block tables to metadata, and the real kernel on it.
+"""Attention's metadata and kernels alone: the runner's real code from block tables to masks, and the kernel on them.
 
     paged = Paged(window=128, contiguous=False)     # real runner and metadata processor, made without an engine
     step = paged.decode([5, 700])                   # one step; lengths include the new token
     step.seen()                                     [[0..4], [572..699]]   the positions that each row attends to
     step.attend(query, keys, values, sinks)         the real flat_pa, one row per sequence
-    dense(query, keys, values, seen, sinks)         what it must give, in float64
+    dense(query, keys, values, sinks)               what one row must give, in float64
+    metadata = paged.prefill(300, 256)              the metadata of a prompt's chunk of 256 tokens behind 300
 
 ``full=True`` looks at the metadata of layers without a window.  Blocks are handed out so that neither layout finds a
 sequence's blocks side by side.
@@ -41,7 +42,8 @@ class Paged:
         self.processor = object.__new__(module.HPUAttentionMetadataProcessor)
         vars(self.processor).update(
             vllm_config=config, block_size=block, dtype=dtype, sliding_window=window,
-            interleaved_sliding_window=bool(window), prefill_use_fusedsdpa=True)
+            interleaved_sliding_window=bool(window), prefill_use_fusedsdpa=True, use_window_sdpa=False, slice_size=1024,
+            slice_thld=8192)
 
     def decode(self, lengths: Sequence[int], tokens: Sequence[int] = ()) -> Step:
         """A step of sequences with ``lengths`` tokens, of which the last ``tokens`` (1 each) are new."""
@@ -61,6 +63,27 @@ class Paged:
             metadata = self.processor.process_metadata(self.module.trim_attn_metadata(data.attn_metadata), rows, 1,
                                                        runner.device, self.dtype)
         return Step(self, metadata, table, rows, max(new), positions, new)
+
+
+    def prefill(self, context: int, length: int, gathered: int = 0, chunk: int = 0) -> Any:
+        """The metadata of one prompt's next ``length`` tokens behind ``context`` tokens in blocks 0, 1, 2, ...
+
+        ``gathered`` names how many of the context's last blocks windowed layers get (0: all), ``chunk`` the size of
+        chunked attention's chunks (0: none).  The tokens go to the blocks after the context's.
+        """
+        from vllm_gaudi.v1.attention.backends.hpu_attn import HPUAttentionMetadataV1
+
+        blocks = -(-context // self.block)
+        blocks_t = torch.arange(blocks) if blocks else None
+        window = {"window_block_list": blocks_t[-gathered:]} if gathered and blocks_t is not None else {}
+        metadata = HPUAttentionMetadataV1.make_prefill_metadata(
+            attn_bias=None, block_list=blocks_t, context_lens_tensor=torch.tensor([context], dtype=torch.int32),
+            seq_lens_tensor=torch.tensor([length], dtype=torch.int32),
+            slot_mapping=torch.arange(length)[None] + blocks * self.block, block_size=self.block, **window)
+        text = SimpleNamespace(attention_chunk_size=chunk)
+        self.processor.vllm_config.model_config.hf_config.text_config = text
+        return self.processor.process_metadata(self.module.trim_attn_metadata(metadata), 1, length, torch.device("cpu"),
+                                               self.dtype, bool(chunk))
 
 
 class Step:
