@@ -29,7 +29,7 @@ def is_known(tokenizer: Any, token_id: int) -> bool:
 def decode_known(tokenizer: Any, token_id: int) -> str:
     """The text of one id; "" where there is none."""
     if not is_known(tokenizer, token_id):
-        logger.warning_once("logprobs name a token id that is not in the vocabulary; its text is left empty")
+        _warn()
         return ""
     return tokenizer.decode([token_id]) or ""
 
@@ -39,6 +39,7 @@ def known_pieces(tokenizer: Any, token_ids: Sequence[int]) -> list[str | None]:
     if all(is_known(tokenizer, token_id) for token_id in token_ids):
         pieces: list[str | None] = tokenizer.convert_ids_to_tokens(token_ids)
         return pieces
+    _warn()
     return [tokenizer.convert_ids_to_tokens([token_id])[0] if is_known(tokenizer, token_id) else None
             for token_id in token_ids]
 
@@ -46,6 +47,10 @@ def known_pieces(tokenizer: Any, token_ids: Sequence[int]) -> list[str | None]:
 def known_context(tokenizer: Any, token_ids: Sequence[int]) -> list[int]:
     """The ids that can be decoded, in their order."""
     return [token_id for token_id in token_ids if is_known(tokenizer, token_id)]
+
+
+def _warn() -> None:
+    logger.warning_once("logprobs name a token id that is not in the vocabulary; its text is left empty")
 
 
 def _ids(tokenizer: Any) -> frozenset[int]:

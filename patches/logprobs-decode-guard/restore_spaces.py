@@ -1,1 +1,1 @@
-"" if raw is None else _restore_leading_spaces(raw, decode_known(tokenizer, tid), marker)
+"" if raw is None else _restore_leading_spaces(raw, tokenizer.decode([tid]) or "", marker)

@@ -98,7 +98,7 @@ def test_full_attention_is_sliced() -> None:
 
 def test_short_prompts() -> None:
     """Nothing is sliced below the threshold."""
-    with mock.patch.object(utils.SlicedFusedSDPABase, "_setup_slicing", lambda self: False):
+    with mock.patch.object(utils.SlicedFusedSDPABase, "_setup_slicing", return_value=False):
         metadata = Paged(128).prefill(CONTEXT, LENGTH)
         assert difference(layer(128), metadata, metadata.window_attn_bias) < 1e-5
         assert difference(layer(None), metadata, metadata.attn_bias) < 1e-5

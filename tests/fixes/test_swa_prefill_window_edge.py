@@ -23,7 +23,8 @@ def check(window: int, context: int, length: int, gathered: int = 0) -> None:
         seen = [first + column if column < frame else context + column - frame for column in columns]
         wanted = list(range(max(0, context + query - window + 1), context + query + 1))
         if seen != wanted:
-            wrong.append(f"query {query} sees {len(seen)} keys from {seen[0]} on, not {len(wanted)} from {wanted[0]} on")
+            wrong.append(f"query {query} sees {len(seen)} keys from {seen[0]} on, "
+                         f"not {len(wanted)} from {wanted[0]} on")
     assert not wrong, f"{len(wrong)} of {length}: {wrong[0]}"
 
 
