@@ -43,6 +43,27 @@ CONFIGS: dict[str, dict[str, object]] = {
         "mlp_only_layers": [],
         "norm_topk_prob": True,
     },
+    "gpt_oss": {
+        **BASE,
+        "architectures": ["GptOssForCausalLM"],
+        "model_type": "gpt_oss",
+        "head_dim": 64,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "sliding_window": 128,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "swiglu_limit": 7.0,
+        "rope_theta": 150000.0,
+        "initial_context_length": 4096,
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "factor": 32.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            "original_max_position_embeddings": 4096,
+        },
+    },
 }
 
 

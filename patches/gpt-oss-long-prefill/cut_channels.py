@@ -1,0 +1,1 @@
+x = self.experts(hidden_states=x, router_logits=g)[..., : self.hidden_size]

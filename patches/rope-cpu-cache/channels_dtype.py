@@ -1,0 +1,1 @@
+dtype=torch.float64,

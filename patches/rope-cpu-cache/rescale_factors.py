@@ -1,0 +1,1 @@
+rescale_factors = torch.tensor(rescale_factors, dtype=torch.float64)

@@ -1,0 +1,1 @@
+t = torch.arange(max_len, dtype=torch.float64)
