@@ -57,8 +57,9 @@ def _check_proof(registry: Registry, fix: Fix) -> Iterator[Problem]:
     try:
         with open(path, "rb") as file:
             tree = ast.parse(file.read())
-    except (OSError, SyntaxError) as error:
-        yield Problem("proof_missing", f"the proof {fix.proof.test} cannot be read: {error}", fix.id, fix.where)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: deep nesting
+        why = str(error) or "it is nested too deeply"
+        yield Problem("proof_missing", f"the proof {fix.proof.test} cannot be read: {why}", fix.id, fix.where)
         return
     tests = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     for name in fix.proof.stock:

@@ -57,6 +57,14 @@ def test_proofs(kit: Kit) -> None:
     ]
 
 
+def test_proof_that_is_nested_too_deeply(kit: Kit) -> None:
+    for text in ("x = " + "-" * 50_000 + "1\n", "x = 1" + "+1" * 80_000 + "\n", "x = '\0'\n"):
+        write(kit.registry, {"tests/fixes/test_core_guard.py": text})
+        [told] = report(kit)
+        assert told.startswith("core-guard: fixes/core-guard.yaml: the proof tests/fixes/test_core_guard.py cannot be ")
+        assert not told.endswith(": [proof_missing]")
+
+
 @pytest.mark.parametrize(
     ("payload", "line", "message"),
     [
