@@ -83,6 +83,7 @@ class Children:
         finally:
             # A test's own child processes share the session; none may outlive the run.
             _kill(process)
+            process.wait()  # an interrupted prover, too, ends after what it started
             with self._lock:
                 self._running.discard(process)
 
