@@ -155,7 +155,7 @@ def check_syntax(path: str, data: bytes, edited: Sequence[str] = ("",)) -> Probl
         return None
     try:
         _compile(data, path)
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         line = getattr(error, "lineno", 0) or 0
         return Problem("syntax_error", f"the result is not valid Python: {error}", file=path, line=line)
     return None
@@ -166,7 +166,7 @@ def _compiles(path: str, data: bytes, dotted: str) -> bool:
     try:
         scope = find_scope(data, dotted)
         _compile((b"if 1:\n" if scope.indent else b"") + data[scope.start : scope.end], path)
-    except (ScopeError, SyntaxError, ValueError):
+    except (ScopeError, SyntaxError, ValueError, MemoryError, RecursionError):
         return False  # perhaps only out of its context: the whole file decides
     return True
 
