@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from kit import CORE, PATCHES, REPO, Kit, sha, state
 
@@ -255,10 +255,12 @@ def test_whatever_is_accepted_is_exact(
     try:
         kit.lock()
     except MismatchError:
+        event("no lock")
         return  # not valid Python, or an anchor outside of what counts as the scope
     names = [
         name for name in ("long-share", "wide-log") if name in opt_in and (name != "wide-log" or "long-share" in opt_in)
     ]
+    event("locked")
     stock = kit.content()
     assert kit.apply(*names).code == 0
 
