@@ -200,31 +200,30 @@ def test_a_path_that_climbs_out_is_refused(kit: Kit, path: str) -> None:
 
 # -- any file, any edits ----------------------------------------------------------------------------------------------
 
-LINES = st.lists(
-    st.sampled_from(
-        [
-            *(
-                b"    first = rows[0]",
-                b"    count = len(rows)",
-                b"",
-                b"    x = 'a\x0cb'",
-                b"\x0c",
-                b"    # fixpack",
-                b"    y = 1",
-            ),
-            *(
-                "    z = 'ä\u2028'".encode(),
-                b"    if rows:",
-                b"        w = 2",
-                b"\treturn 1",
-                b"    return 2\r",
-                b"    v = (",
-                b"    )",
-            ),
-        ]
+#: statements of a function, most of them valid; each is one or more lines
+STATEMENTS: list[list[bytes]] = [
+    *(
+        [b"    first = rows[0]"],
+        [b"    count = len(rows)"],
+        [b""],
+        [b"    x = 'a\x0cb'"],
+        [b"\x0c"],
+        [b"    # fixpack"],
     ),
-    max_size=14,
-)
+    *(
+        [b"    y = 1\r"],
+        ["    z = '\u00e4\u2028'".encode()],
+        [b"    if rows:", b"        w = 2"],
+        [b"    v = (", b"    )"],
+    ),
+    *([b"    mark = 1"], [b"    anchor = 10"], [b"    def schedule():", b"        anchor = 2"], [b"# at the margin"]),
+    *(
+        [b"    t = [0, 1,", b"         2]"],
+        [b"    pass  # anchor = 1"],
+        [b"    u = '''", b"text at the margin", b"'''"],
+    ),
+]
+LINES = st.lists(st.sampled_from(STATEMENTS), max_size=6).map(lambda found: [line for each in found for line in each])
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
