@@ -15,6 +15,13 @@ from fixpack.errors import FixpackError, Problem
 from fixpack.model import Anchor, Fix, Registry, Release, SourceFile
 from fixpack.scope import Place, ScopeError, find_scope, line_at, locate
 
+#: what Python's parser raises for a text; the last two for one that nests too deeply
+_UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+
+def _why(error: Exception) -> str:
+    return str(error) or "it nests too deeply"
+
 
 class Report(NamedTuple):
     """What lint found."""
@@ -59,8 +66,8 @@ def _check_proof(registry: Registry, fix: Fix) -> Iterator[Problem]:
     try:
         with open(path, "rb") as file:
             tree = ast.parse(file.read())
-    except (OSError, SyntaxError) as error:
-        yield Problem("proof_missing", f"the proof {fix.proof.test} cannot be read: {error}", fix.id, fix.where)
+    except (OSError, *_UNPARSABLE) as error:
+        yield Problem("proof_missing", f"the proof {fix.proof.test} cannot be read: {_why(error)}", fix.id, fix.where)
         return
     tests = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     for name in fix.proof.stock:
@@ -123,7 +130,12 @@ def _check_pins(release: Release, tree: str) -> Iterator[Problem]:
 
 def _check_scopes(release: Release, file: SourceFile, data: bytes, scopes: set[str]) -> Iterator[Problem]:
     """Hold the scanner's scopes against Python's parser: same first line, same last statement."""
-    tree = ast.parse(data)
+    try:
+        tree = ast.parse(data)
+    except _UNPARSABLE as error:
+        message = f"{file.path} of {release.ref} is nothing that this Python parses: {_why(error)}"
+        yield Problem("not_python", message, file=release.where)
+        return
     for dotted in sorted(scopes):
         try:
             scope = find_scope(data, dotted)
@@ -180,7 +192,13 @@ def _check_in_string(
     if not anchor.text:
         return
     edges = (line_at(data, place.start), line_at(data, place.end))
-    for first, last in _strings(tokenize.tokenize(io.BytesIO(data).readline)):
+    try:
+        strings = list(_strings(tokenize.tokenize(io.BytesIO(data).readline)))
+    except (tokenize.TokenError, SyntaxError) as error:
+        message = f"{file.path} of {release.ref} is nothing that this Python parses: {error}"
+        yield Problem("not_python", message, file=release.where)
+        return
+    for first, last in strings:
         if any(first < line <= last for line in edges):
             message = f"the anchor {anchor.name!r} of {release.ref} begins or ends inside a string in {file.path}"
             where, _, line = anchor.where.rpartition(":")

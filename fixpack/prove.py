@@ -11,6 +11,7 @@ import itertools
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -66,7 +67,7 @@ class Verdict(NamedTuple):
     guards: tuple[int, int]  # undeclared tests that passed on stock, undeclared tests
     alone: tuple[int, int]  # passed, ran
     together: tuple[int, int]  # passed, ran, over all runs with everything applied
-    duration: float
+    test_seconds: float  # of its tests in all runs; runs go side by side, so more than the clock shows
 
 
 class ProfileResult(NamedTuple):
@@ -201,11 +202,11 @@ def _scratch(parent: str) -> Iterator[str]:
     """
     try:
         os.makedirs(parent, exist_ok=True)
-        for entry in os.scandir(parent):
-            _remove_dead(entry.path)
+        _remove_dead(parent)
         folder = tempfile.mkdtemp(prefix="prove-", dir=parent)
-    except OSError:
+    except OSError as error:  # a cache that only others may write
         folder = tempfile.mkdtemp(prefix="fixpack-prove-")
+        print(f"no scratch folder in {parent} ({error.strerror}); using {folder}, with copies", file=sys.stderr)
     making = os.path.join(folder, f"{_LOCK}.new")
     with open(making, "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -216,13 +217,17 @@ def _scratch(parent: str) -> Iterator[str]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _remove_dead(folder: str) -> None:
-    try:
-        with open(os.path.join(folder, _LOCK), "rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-    except (FileNotFoundError, BlockingIOError):
-        return  # just being made, or alive
+def _remove_dead(parent: str) -> None:
+    """Remove what killed provers left; anything else in the folder is not ours to touch."""
+    with os.scandir(parent) as entries:
+        left = [each.path for each in entries if each.name.startswith("prove-") and each.is_dir(follow_symlinks=False)]
+    for folder in left:
+        try:
+            with open(os.path.join(folder, _LOCK), "rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue  # alive, just being made, or another user's
 
 
 # -- judging ----------------------------------------------------------------------------------------------------------
@@ -233,12 +238,12 @@ def judge(registry: Registry, fix: Fix, results: Sequence[RunResult]) -> Verdict
     path = os.path.realpath(os.path.join(registry.root, fix.proof.test))
     reasons: list[str] = []
     red = guards = alone = together = (0, 0)
-    duration = 0.0
+    seconds = 0.0
     for result in (result for result in results if fix.id in result.run.proofs):
         name = result.run.name
         tests = [test for test in result.tests if test.path == path]
         passed = sum(test.outcome == "passed" for test in tests)
-        duration += sum(test.duration for test in tests)
+        seconds += sum(test.duration for test in tests)
         troubles = [trouble.text for trouble in result.troubles if trouble.path in ("", path)]
         reasons += [f"{name}: {text}" for text in troubles]
         if not tests and not troubles:
@@ -260,7 +265,7 @@ def judge(registry: Registry, fix: Fix, results: Sequence[RunResult]) -> Verdict
             else:
                 together = (together[0] + passed, together[1] + len(tests))
     status = "failed" if reasons else "proven"
-    return Verdict(fix.id, status, tuple(reasons), red, guards, alone, together, round(duration, 2))
+    return Verdict(fix.id, status, tuple(reasons), red, guards, alone, together, round(seconds, 2))
 
 
 def _not_red(test: TestOutcome, declared: str) -> str:

@@ -14,7 +14,7 @@ from fixpack.prove import ProfileResult, RunResult, Verdict
 from fixpack.text import plural
 
 SCHEMA_VERSION = 1
-HEADINGS = ("fix", "stock red", "guards", "alone green", "all green", "seconds", "result")
+HEADINGS = ("fix", "stock red", "guards", "alone green", "all green", "test seconds", "result")
 
 #: Distributions whose versions a proof depends on.
 _RECORDED = ("torch", "numpy", "transformers", "pytest", "xgrammar", "msgspec")
@@ -36,7 +36,7 @@ def row(verdict: Verdict) -> tuple[str, ...]:
     if verdict.status == "skipped":
         return (verdict.fix, "-", "-", "-", "-", "-", verdict.status)
     pairs = (verdict.red, verdict.guards, verdict.alone, verdict.together)
-    return (verdict.fix, *(f"{good}/{of}" for good, of in pairs), f"{verdict.duration:.1f}", verdict.status)
+    return (verdict.fix, *(f"{good}/{of}" for good, of in pairs), f"{verdict.test_seconds:.1f}", verdict.status)
 
 
 def title(registry: Registry, result: ProfileResult) -> str:

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fixpack import sources
-from fixpack.errors import Problem, UsageError
+from fixpack.cache import failed_write
+from fixpack.errors import Problem, SourceError, UsageError
 from fixpack.model import Release
-
-_MARKER = re.compile(rb"\s*# fixpack (begin|end) ([a-z0-9-]+) r(\d+): (.*?)\s*")
+from fixpack.payload import MARKER
+from fixpack.target import read_file
 
 
 class Region(NamedTuple):
@@ -56,20 +57,24 @@ def prepare(folder: str) -> str:
 def lay_out(releases: Sequence[Release], site: str) -> dict[str, str]:
     """Copy the releases' packages from the cache into a folder as pip would have installed them.
 
-    Out: path -> sha256 of every package file.  Raises: SourceError when one is not in the cache.
+    Out: path -> sha256 of every package file.  Raises: SourceError when one is not in the cache, or the
+    folder cannot be written.
     """
     laid = {}
     for release in releases:
         tree = sources.tree(release)
-        shutil.copytree(
-            os.path.join(tree, release.package),
-            os.path.join(site, release.package),
-            symlinks=True,
-            ignore=shutil.ignore_patterns("__pycache__"),
-        )
-        files = hashes(site, release.package)
-        laid.update(files)
-        _write_dist_info(release, tree, site, files)
+        try:
+            shutil.copytree(
+                os.path.join(tree, release.package),
+                os.path.join(site, release.package),
+                symlinks=True,
+                ignore=shutil.ignore_patterns("__pycache__"),
+            )
+            files = hashes(site, release.package)
+            laid.update(files)
+            _write_dist_info(release, tree, site, files)
+        except OSError as error:
+            raise SourceError(failed_write(error, site)) from error
     return laid
 
 
@@ -97,13 +102,18 @@ def _write_dist_info(release: Release, tree: str, site: str, files: dict[str, st
 
 
 def hashes(site: str, package: str) -> dict[str, str]:
-    """The sha256 of every file of a package, by its path in the folder that holds it."""
+    """The sha256 of every file of a package, by its path in the folder that holds it.
+
+    Raises: SourceError for what is no ordinary file.
+    """
     found = {}
     for folder, _, names in os.walk(os.path.join(site, package)):
         for name in names:
             full = os.path.join(folder, name)
-            with open(full, "rb") as file:
-                found[os.path.relpath(full, site)] = hashlib.sha256(file.read()).hexdigest()
+            data = os.fsencode(os.readlink(full)) if os.path.islink(full) else read_file(full)
+            if not isinstance(data, bytes):
+                raise SourceError(data or Problem("not_a_file", "is gone", file=full))
+            found[os.path.relpath(full, site)] = hashlib.sha256(data).hexdigest()
     return found
 
 
@@ -134,15 +144,15 @@ def _lines(path: str) -> list[str]:
 def _regions(path: str, full: str) -> list[Region]:
     """The bracketed regions of a file, in its order."""
     regions = []
-    begun: tuple[str, str, int] | None = None
-    with open(full, "rb") as file:
-        for number, line in enumerate(file, 1):
-            if not (match := _MARKER.fullmatch(line)):
-                continue
-            fix, anchor = match[2].decode(), match[4].decode()
-            if match[1] == b"begin":
-                begun = (fix, anchor, number)
-            elif begun and begun[:2] == (fix, anchor):
-                regions.append(Region(fix, path, anchor, begun[2], number - begun[2] - 1))
-                begun = None
+    begun: tuple[tuple[bytes, ...], int] | None = None
+    data = read_file(full)
+    assert isinstance(data, bytes)  # it was hashed just now
+    for match in MARKER.finditer(data):
+        kind, *name = match.groups()[1:]
+        number = data.count(b"\n", 0, match.start()) + 1
+        if kind == b"begin":
+            begun = (tuple(name), number)
+        elif begun and begun[0] == tuple(name):
+            regions.append(Region(name[0].decode(), path, name[2].decode(), begun[1], number - begun[1] - 1))
+            begun = None
     return regions

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from kit import FIXES, Kit, sha, write
+from kit import BATCH, FIXES, Kit, sha, write
 
 from fixpack import lint, registry, sources
 from fixpack.outcome import problem_text
@@ -55,6 +55,14 @@ def test_proofs(kit: Kit) -> None:
         "wide-log: fixes/wide-log.yaml: the proof tests/fixes/test_wide_log.py cannot be read: [Errno 2] "
         f"No such file or directory: '{kit.registry}/tests/fixes/test_wide_log.py' [proof_missing]",
     ]
+
+
+def test_proof_that_is_nested_too_deeply(kit: Kit) -> None:
+    for text in ("x = " + "-" * 50_000 + "1\n", "x = 1" + "+1" * 80_000 + "\n", "x = '\0'\n"):
+        write(kit.registry, {"tests/fixes/test_core_guard.py": text})
+        [told] = report(kit)
+        assert told.startswith("core-guard: fixes/core-guard.yaml: the proof tests/fixes/test_core_guard.py cannot be ")
+        assert not told.endswith(": [proof_missing]")
 
 
 @pytest.mark.parametrize(
@@ -111,6 +119,17 @@ def test_a_comment_at_the_end_of_a_scope_is_fine(kit: Kit) -> None:
     source(kit, "demo_plugin/batch.py", BATCH_WITH_COMMENT)
     kit.lock()
     assert report(kit) == []
+
+
+@pytest.mark.parametrize(("end", "why"), [("-" * 50_000 + "1", "nests too deeply"), ("= 1", "invalid syntax")])
+def test_upstream_that_is_no_python(kit: Kit, end: str, why: str) -> None:
+    source(kit, "demo_plugin/batch.py", BATCH + f"x = {end}\n")
+    told = [line for line in report(kit) if line.endswith("[not_python]")]
+    assert [line.split(": ")[0] for line in told] == [
+        "anchors/demo-plugin/v1.0.0.yaml",
+        "anchors/demo-plugin/v2.0.0.yaml",
+    ]
+    assert all(why in line for line in told)
 
 
 def test_a_scope_that_the_parser_sees_otherwise(kit: Kit) -> None:

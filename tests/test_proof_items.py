@@ -118,9 +118,7 @@ class Checkout:
 
     def run(self, module: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", module, *arguments]
-        return subprocess.run(
-            command, cwd=self.root, env=self.env(**env), capture_output=True, text=True, check=False
-        )
+        return subprocess.run(command, cwd=self.root, env=self.env(**env), capture_output=True, text=True, check=False)
 
     def pytest(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         options = ("-q", "-rA", "-p", "no:cacheprovider", "--rootdir", ".", "tests/fixes")
@@ -155,6 +153,7 @@ def test_prove_prints_a_table_and_records(fetched: Checkout) -> None:
     lines = done.stdout.splitlines()
     assert lines[0].startswith("demo: vllm-gaudi@v1 (")
     assert lines[1].split("  ")[0] == "fix"
+    assert "  test seconds  result" in lines[1]
     assert lines[2].split()[:5] == ["rows", "1/1", "1/1", "2/2", "2/2"]
     assert lines[2].endswith("proven")
     assert lines[3:] == ["1 proven, 0 skipped, 0 failed"]
@@ -207,6 +206,33 @@ def test_prove_without_a_working_harness_says_so(fetched: Checkout) -> None:
     assert "no compiler" in done.stderr
 
 
+def test_prove_opens_the_record_s_file_first(fetched: Checkout) -> None:
+    for place in ("no/dir/record.json", "tests"):
+        done = fetched.run("fixpack", "prove", "--json", place)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"error: {place}: --json: the record cannot be written: ")
+        assert "stock:" not in done.stderr
+    file = fetched.root / "record.json"
+    assert fetched.run("fixpack", "prove", "--json", "record.json", NO_HARNESS="1").returncode == 2
+    assert not file.exists()
+    write(file, '{"an": "older record, longer than nothing"}')
+    assert fetched.run("fixpack", "prove", "--json", "record.json", NO_HARNESS="1").returncode == 2
+    assert json.loads(file.read_text(encoding="utf-8")) == {"an": "older record, longer than nothing"}
+    assert fetched.run("fixpack", "prove", "--json", "record.json").returncode == 0
+    [verdict] = json.loads(file.read_text(encoding="utf-8"))["profiles"][0]["fixes"]
+    assert verdict["test_seconds"] >= 0
+    assert "duration" not in verdict
+    assert fetched.run("fixpack", "prove", "--json", os.devnull).returncode == 0
+    with open(fetched.root / "out", "w+", encoding="utf-8") as out:
+        out.write("before\n")
+        out.flush()
+        command = [sys.executable, "-m", "fixpack", "prove", "--json", "-"]
+        subprocess.run(command, cwd=fetched.root, env=fetched.env(), stdout=out, stderr=subprocess.DEVNULL, check=True)
+        out.seek(0)
+        assert out.readline() == "before\n"
+        assert json.load(out)["counts"]["proven"] == 1
+
+
 def test_an_interrupted_prove_leaves_nothing_behind(fetched: Checkout) -> None:
     pid_file = fetched.root / "pid"
     endless = f"import os, time\nopen({str(pid_file)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
@@ -245,6 +271,9 @@ def test_pytest_goes_the_prover_s_way(fetched: Checkout) -> None:
     assert done.returncode == 0, done.stdout
     assert "PASSED tests/fixes/test_rows.py::rows[demo]" in done.stdout.splitlines()
     assert done.stdout.splitlines()[-1] == "fixes: 1 proven, 0 skipped, 0 failed"
+    told = [line.split(" (")[0] for line in done.stdout.splitlines() if line.startswith("  demo ")]
+    assert told[0] == "  demo stock: 1 failed, 1 passed"
+    assert sorted(told[1:]) == ["  demo all: 2 passed", "  demo alone:rows: 2 passed"]
 
 
 def test_pytest_fails_with_the_prover_s_reasons(fetched: Checkout) -> None:

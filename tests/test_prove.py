@@ -309,6 +309,27 @@ def test_a_proof_that_writes_into_the_tree_is_failed(tmp_path: Path) -> None:
     )
 
 
+def test_the_scratch_folder_is_beside_the_cached_trees(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Also where something lies about that is not the prover's; where it cannot be, that is said."""
+    fix = make_fix("proper", RED)
+    registry, profile = make_registry(tmp_path, [fix])
+    write_proof(tmp_path, fix, PROPER)
+    lab = DemoLab(tmp_path)
+    lab.scratch.mkdir()
+    (lab.scratch / "notes").write_text("mine")
+    (lab.scratch / "prove-notes").write_text("mine")
+    seen = []
+    made = lab.lab()
+    watched = made._replace(env=lambda trees: seen.append(trees["demo-dist"]) or lab.env(trees))
+    prove_profile(registry, profile, ["proper"], watched)
+    assert [tree.startswith(f"{lab.scratch}/prove-") for tree in seen] == [True] * 3
+    assert capfd.readouterr().err == ""
+    assert sorted(os.listdir(lab.scratch)) == ["notes", "prove-notes"]
+    elsewhere = str(lab.scratch / "notes")
+    assert prove_profile(registry, profile, ["proper"], made._replace(scratch=elsewhere)).verdicts[0].status == "proven"
+    assert capfd.readouterr().err.startswith(f"no scratch folder in {elsewhere} (File exists); using ")
+
+
 def test_a_cached_tree_that_a_proof_changed_through_the_hard_link_is_an_error(tmp_path: Path) -> None:
     fix = make_fix("writes", RED)
     registry, profile = make_registry(tmp_path, [fix])

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import importlib.metadata
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from fixpack import cache, cli, lock, registry, sources, trial
+from fixpack.cli import try_
 from fixpack.errors import UsageError
 
 REPO = Path(__file__).resolve().parent.parent
@@ -197,6 +199,67 @@ def test_folder_that_holds_something(root: Path, upstream: Path, tmp_path: Path)
     assert os.listdir(tmp_path / "site") == ["mine"]
     with pytest.raises(UsageError):
         trial.prepare(str(tmp_path / "site"))
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_interrupted_trial_leaves_no_nameless_folder(
+    root: Path, upstream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+    named: bool,
+) -> None:  # fmt: skip
+    def interrupted(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    words = ["try", "--profile", "v1", "--registry", str(root), "--from", f"demo-pkg={upstream}"]
+    loaded = registry.load(str(root)).releases["demo-pkg@v1"]
+    sources.fetch(loaded, str(upstream))
+    monkeypatch.setattr(try_.subprocess, "run", interrupted)
+    assert cli.main([*words, *(["--dir", str(tmp_path / "site")] if named else [])]) == 130
+    err = capfd.readouterr().err.splitlines()
+    assert list(tmp_path.glob("fixpack-try-*")) == []
+    if named:
+        assert err[-2:] == [f"the scratch folder is kept: {tmp_path}/site", "interrupted"]
+        assert (tmp_path / "site/demo_pkg/core.py").read_bytes() == CORE
+    else:
+        assert err[-1] == "interrupted"
+
+
+@pytest.mark.parametrize("kilobytes", [4, 8, 12])
+def test_full_disk(
+    root: Path, upstream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+    kilobytes: int,
+) -> None:  # fmt: skip
+    release = registry.load(str(root)).releases["demo-pkg@v1"]
+    sources.fetch(release, str(upstream))
+    words = ["try", "--profile", "v1", "--registry", str(root)]
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(disk)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("tmpfs cannot be mounted here")
+    try:
+        assert cli.main([*words, "--dir", str(disk)]) == 1
+        err = capfd.readouterr().err
+        assert err.startswith(f"the scratch folder is kept: {disk}\nerror: ")
+        assert "there is no room left to write [disk_full]\n" in err
+        assert "No space left on device" in err
+        for path in disk.iterdir():
+            shutil.rmtree(path)
+        monkeypatch.setattr(tempfile, "tempdir", str(disk))
+        assert cli.main(words) == 1
+        assert "there is no room left to write" in capfd.readouterr().err
+        assert list(disk.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_region_ends_with_its_own_marker(tmp_path: Path) -> None:
+    """Another revision, and a comment that only looks like a marker, end nothing."""
+    text = (
+        "    # fixpack begin demo-fix r3: total\n    x = 1\n    # fixpack end demo-fix r2: total\n"
+        "    # fixpack end demo-fix r3: total \n    # fixpack end demo-fix r3: total\n"
+    )
+    (tmp_path / "x.py").write_text(text)
+    assert trial._regions("x.py", str(tmp_path / "x.py")) == [trial.Region("demo-fix", "x.py", "total", 1, 3)]
 
 
 @pytest.mark.parametrize("origin", ["demo-pkg", "demo-pkg=", "other=x"])

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import stat
 import sys
 import time
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import TextIO
 
 from fixpack import registry as registry_module
+from fixpack.errors import Problem, UsageError
 from fixpack.prove import ProfileResult, RunResult, prove_profile
 from fixpack.prove_lab import real_lab, select
 from fixpack.prove_report import HEADINGS, counts, last_line, plain_table, reasons, record, row, run_line, title
@@ -34,6 +38,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prove, print, record; 1 if any fix failed."""
+    with _open_record(args.json) as handle:
+        return _run(args, handle)
+
+
+def _run(args: argparse.Namespace, handle: TextIO | None) -> int:
+    """As ``run``; the record goes to the handle."""
     registry = registry_module.load(args.registry or registry_module.default_root())
     profile = registry_module.find_profile(registry, args.profile) if args.profile else None
     chosen = select(registry, args.fixes, profile, args.release)
@@ -52,15 +62,40 @@ def run(args: argparse.Namespace) -> int:
         _print_table(result, out)
         for line in reasons(result):
             print(line, file=out)
-    if args.json:
-        text = json.dumps(record(registry, results, started, time.monotonic() - clock), indent=2) + "\n"
-        if args.json == "-":
-            sys.stdout.write(text)
-        else:
-            with open(args.json, "w", encoding="utf-8") as handle:
-                handle.write(text)
+    if handle:
+        if handle is not sys.stdout and stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
+            handle.truncate(0)
+        json.dump(record(registry, results, started, time.monotonic() - clock), handle, indent=2)
+        handle.write("\n")
+        handle.flush()
     print(last_line(results), file=out)
     return 1 if counts(results)["failed"] else 0
+
+
+@contextlib.contextmanager
+def _open_record(path: str | None) -> Iterator[TextIO | None]:
+    """The file for the record, open before anything runs; what is in it stays until there is a new record.
+
+    :raises UsageError: if it cannot be written.
+    """
+    if not path or path == "-":
+        yield sys.stdout if path else None
+        return
+    new = not os.path.lexists(path)
+    try:
+        handle = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed below
+    except OSError as error:
+        hint = "name a file in a folder that there is"
+        message = f"--json: the record cannot be written: {error.strerror}"
+        raise UsageError(Problem("bad_usage", message, file=path, hint=hint)) from error
+    with handle:
+        try:
+            yield handle
+        except BaseException:
+            if new:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+            raise
 
 
 def _print_table(result: ProfileResult, out: TextIO) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from fixpack import registry, sources, trial
+from fixpack.cache import failed_write
 from fixpack.errors import Problem, SourceError, UsageError
 from fixpack.model import Fix, Profile, Registry, Release
 from fixpack.text import did_you_mean, plural
@@ -46,20 +49,44 @@ def run(args: argparse.Namespace) -> int:
     origins = _origins(args.origins, profile)
     releases = loaded.profile_releases(profile)
     _obtain(profile, releases, origins)
-    site = trial.prepare(args.dir) if args.dir else tempfile.mkdtemp(prefix="fixpack-try-")
-    laid = trial.lay_out(releases, site)
-    print(f"{profile.name} ({profile.hardware}) on a scratch copy of {', '.join(release.ref for release in releases)}")
-    print(f"  {plural(len(laid), 'file')} in {site}", flush=True)
-    command = _command(args.registry, profile, args.fixes, site)
-    for confirm in ([], ["--check"]):
-        print(f"\n$ {shlex.join([*command, *confirm])}", flush=True)
-        code = subprocess.run([*command, *confirm], check=False).returncode
-        if code:
-            print(f"\nthe scratch folder is kept: {site}", file=sys.stderr)
-            return code
-    print()
-    print("\n".join(_report(loaded, releases, site, laid, profile, args.fixes)))
+    with _scratch(args.dir) as site:
+        laid = trial.lay_out(releases, site)
+        names = ", ".join(release.ref for release in releases)
+        print(f"{profile.name} ({profile.hardware}) on a scratch copy of {names}")
+        print(f"  {plural(len(laid), 'file')} in {site}", flush=True)
+        command = _command(args.registry, profile, args.fixes, site)
+        for confirm in ([], ["--check"]):
+            print(f"\n$ {shlex.join([*command, *confirm])}", flush=True)
+            code = subprocess.run([*command, *confirm], check=False).returncode
+            if code:
+                print(f"\nthe scratch folder is kept: {site}", file=sys.stderr)
+                return code
+        print()
+        print("\n".join(_report(loaded, releases, site, laid, profile, args.fixes)))
     return 0
+
+
+@contextlib.contextmanager
+def _scratch(chosen: str | None) -> Iterator[str]:
+    """The folder to work in.  A trial that does not come to its end removes one that it made, and names another."""
+    if chosen:
+        site = trial.prepare(chosen)
+    else:
+        try:
+            site = tempfile.mkdtemp(prefix="fixpack-try-")
+        except OSError as error:
+            where = "the folder for temporary files"
+            raise SourceError(failed_write(error, where)._replace(hint="name a folder with --dir")) from error
+    try:
+        yield site
+    except BaseException as error:
+        if chosen or isinstance(error, BrokenPipeError):  # it came to its end, only nobody reads what it says
+            print(f"the scratch folder is kept: {site}", file=sys.stderr)
+        else:
+            shutil.rmtree(site, ignore_errors=True)
+            if os.path.lexists(site):
+                print(f"the scratch folder is left: {site}", file=sys.stderr)
+        raise
 
 
 def _origins(given: Sequence[str], profile: Profile) -> dict[str, str]:

@@ -6,7 +6,9 @@ With FIXPACK_REQUIRE_PROOFS=1 a profile whose sources are in the cache must have
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +20,8 @@ if not INNER:
     from fixpack import prove_lab, registry, sources
     from fixpack.errors import FixpackError
     from fixpack.model import Profile, Registry
-    from fixpack.prove import ProfileResult, Verdict, prove_profile
-    from fixpack.prove_report import last_line
+    from fixpack.prove import ProfileResult, RunResult, Verdict, prove_profile
+    from fixpack.prove_report import last_line, run_line
 
     class Bench:
         """What is shared by all items of a session: the registry, and one prover's call per profile."""
@@ -38,13 +40,13 @@ if not INNER:
                 others = [each for each in item.session.items if isinstance(each, ProofItem)]
                 wanted = [each.fix for each in others if each.profile.name == name]
                 try:
-                    self.results[name] = self._prove(item.profile, wanted)
+                    self.results[name] = self._prove(item.config, item.profile, wanted)
                 except FixpackError as error:
                     self.errors[name] = error
                     raise
             return next(verdict for verdict in self.results[name].verdicts if verdict.fix == item.fix)
 
-        def _prove(self, profile: Profile, wanted: list[str]) -> ProfileResult:
+        def _prove(self, config: pytest.Config, profile: Profile, wanted: list[str]) -> ProfileResult:
             absent = prove_lab.missing_modules()
             if absent:
                 reason = f"needs {', '.join(absent)}: python3 bootstrap.py test installs the pinned versions"
@@ -53,7 +55,20 @@ if not INNER:
                 return ProfileResult(profile, tuple(skipped), (), ())
             prove_lab.select(self.registry, wanted, profile, "")
             jobs = min(2, os.cpu_count() or 1)
-            return prove_profile(self.registry, profile, wanted, prove_lab.real_lab(self.registry), jobs)
+            reporter = config.pluginmanager.get_plugin("terminalreporter")
+            capture = config.pluginmanager.get_plugin("capturemanager")
+            one_at_a_time = threading.Lock()
+
+            def told(result: RunResult) -> None:
+                """Say on the terminal that a run ended: all of them together take minutes."""
+                if not reporter:
+                    return
+                with one_at_a_time, capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
+                    reporter.ensure_newline()
+                    reporter.write_line(f"  {profile.name} {run_line(result)}")
+
+            lab = prove_lab.real_lab(self.registry)
+            return prove_profile(self.registry, profile, wanted, lab, jobs, done=told)
 
         def unproven(self) -> Iterator[str]:
             """Fixes whose sources are in the cache and that nevertheless have no verdict of this session."""
