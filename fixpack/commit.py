@@ -28,6 +28,9 @@ from fixpack.errors import FixpackError, Problem
 from fixpack.journal import JOURNAL, NEW_JOURNAL
 from fixpack.target import read_file
 
+#: a longer file name leaves no room for what stands before a temporary one's (most file systems: 255 bytes)
+MAX_NAME = 200
+
 PREFIX = ".fixpack-"
 SCHEMA = "fixpack.journal/2"
 
@@ -65,6 +68,8 @@ class _Step(NamedTuple):
 
 def _beside(path: str, kind: str) -> str:
     folder, name = os.path.split(path)
+    if len(os.fsencode(name)) > MAX_NAME:
+        name = hashlib.sha256(os.fsencode(name)).hexdigest()
     return os.path.join(folder, f"{PREFIX}{kind}{name}")
 
 

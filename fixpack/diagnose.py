@@ -100,10 +100,11 @@ def explain_foreign(
 def superseded_edits(fix: Fix, release: Release, path: str, base: bytes) -> tuple[int, int]:
     """How many of a fix's edits of a file upstream has in its own form, and how many there are."""
     edits = [edit for edit in fix.edits_for(release) if edit.anchor and target_path(release, edit) == path]
-    return sum(_has_form(edit, release, base) for edit in edits), len(edits)
+    return sum(has_form(edit, release, base) for edit in edits), len(edits)
 
 
-def _has_form(edit: Edit, release: Release, base: bytes) -> bool:
+def has_form(edit: Edit, release: Release, base: bytes) -> bool:
+    """Whether upstream's own lines for an edit stand exactly once in its anchor's scope."""
     found = release.find(edit.anchor)
     if not edit.upstream_form or found is None:
         return False

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from fixpack import lock, sources
+from fixpack.diagnose import has_form
 from fixpack.errors import FixpackError, Problem
 from fixpack.model import Anchor, Fix, Registry, Release, SourceFile
 from fixpack.scope import Place, ScopeError, find_scope, line_at, locate
@@ -43,6 +44,7 @@ def lint(registry: Registry) -> Report:
         if sources.have(release):
             trees[release.ref] = sources.tree(release)
             problems += _check_pins(release, trees[release.ref])
+            problems += _check_upstream_forms(registry, release, trees[release.ref])
         else:
             skipped.append(release.ref)
     problems += _check_locks(registry, trees)
@@ -204,6 +206,22 @@ def _check_in_string(
                 "bad_anchor", message, file=where, line=int(line), found=f"a string on lines {first} to {last}"
             )
             return
+
+
+def _check_upstream_forms(registry: Registry, release: Release, tree: str) -> Iterator[Problem]:
+    """What upstream is said to have in its own form must not be in the release that is to be fixed."""
+    for fix in registry.fixes.values():
+        for edit in fix.edits_for(release):
+            found = release.find(edit.anchor) if edit.upstream_form else None
+            path = os.path.join(tree, found[0].path) if found else ""
+            if not os.path.isfile(path):
+                continue  # what is missing is reported by its pin
+            with open(path, "rb") as file:
+                data = file.read()
+            if has_form(edit, release, data):
+                message = f"upstream's form of the edit at {edit.anchor!r} is in {release.ref} already"
+                where, _, line = edit.where.rpartition(":")
+                yield Problem("upstream_form_in_base", message, fix.id, where, int(line))
 
 
 def _strings(tokens: Iterable[tokenize.TokenInfo]) -> Iterator[tuple[int, int]]:

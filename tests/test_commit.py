@@ -251,3 +251,52 @@ def test_a_journal_that_cannot_be_read_is_refused(tmp_path: Path, text: bytes) -
     with pytest.raises(WriteError) as caught, locked(str(tmp_path)):
         recover(str(tmp_path), known(tmp_path))
     assert caught.value.problems[0].code == "journal_invalid"
+
+
+def test_the_order_of_syncs_and_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a power loss may leave: nothing is renamed before all of it is on the disk, the journal goes after that."""
+    lay(tmp_path)
+    root = str(tmp_path.resolve())
+    log: list[tuple[str, str]] = []
+    names: dict[int, str] = {}
+    real = {name: getattr(os, name) for name in ("open", "fsync", "replace", "unlink")}
+
+    def opened(path: str, *args: Any, **kwargs: Any) -> int:
+        descriptor: int = real["open"](path, *args, **kwargs)
+        names[descriptor] = path
+        return descriptor
+
+    def synced(descriptor: int) -> None:
+        log.append(("sync", names[descriptor]))
+        real["fsync"](descriptor)
+
+    def replaced(source: str, target: str) -> None:
+        log.append(("rename", target))
+        real["replace"](source, target)
+
+    def unlinked(path: str) -> None:
+        log.append(("unlink", path))
+        real["unlink"](path)
+
+    for name, fake in (("open", opened), ("fsync", synced), ("replace", replaced), ("unlink", unlinked)):
+        monkeypatch.setattr(os, name, fake)
+    run(tmp_path)
+    monkeypatch.undo()
+    journal = os.path.join(root, JOURNAL)
+    targets = {os.path.join(root, path) for path in NEW}
+    first = min(log.index(("rename", path)) for path in targets)
+    last = max(log.index(("rename", path)) for path in targets)
+    before = {path for kind, path in log[:first] if kind == "sync"}
+    for path in targets:
+        folder, name = os.path.split(path)
+        assert {f"{folder}/.fixpack-new-{name}", folder} <= before, path
+    for path in OLD:
+        folder, name = os.path.split(os.path.join(root, path))
+        assert f"{folder}/.fixpack-old-{name}" in before, path
+    renamed = max(index for index, each in enumerate(log[:first]) if each == ("rename", journal))
+    assert ("sync", root) in log[renamed:first]  # the journal itself
+    assert ("sync", os.path.join(root, ".fixpack-new-journal")) in log[:renamed]
+    dropped = max(index for index, each in enumerate(log) if each == ("unlink", journal))
+    after = {path for kind, path in log[last:dropped] if kind == "sync"}
+    assert {os.path.dirname(path) for path in targets} <= after
+    assert not os.path.exists(journal)

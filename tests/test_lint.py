@@ -189,3 +189,29 @@ def test_locks(kit: Kit) -> None:
         "profiles/bench-v2.0.0.lock.json: the profile bench-v2.0.0 has no lock [lock_missing]\n"
         "  next: run `fixpack lock`",
     ]
+
+
+@pytest.mark.parametrize(
+    ("form", "codes"), [("self.rows.append((first, count))", ["upstream_form_in_base"]), ("stale = False", [])]
+)
+def test_upstreams_form_is_not_in_what_is_to_be_fixed(kit: Kit, form: str, codes: list[str]) -> None:
+    kit.edit(
+        "fixes/order-kept.yaml",
+        "    - {anchor: batch-stale, op: delete}\n",
+        f"    - anchor: batch-stale\n      op: delete\n      upstream-form: {form}\n",
+    )
+    kit.lock()
+    found = lint.lint(registry.load(str(kit.registry))).problems
+    assert [problem.code for problem in found] == codes * 2  # in both releases
+
+
+def test_an_anchor_that_only_an_older_revision_used_is_used(kit: Kit) -> None:
+    kit.edit("fixes/order-kept.yaml", "    - {anchor: batch-stale, op: delete}\n", "")
+    history = """\
+history:
+  - revision: 1
+    reason: it deleted too much
+    edits: {demo-plugin: [{anchor: batch-stale, op: delete}]}
+"""
+    kit.revise("order-kept", "keep.py", "order = rows[:]\n", history)
+    assert lint.lint(registry.load(str(kit.registry))).problems == ()
