@@ -18,7 +18,11 @@ class Parts(NamedTuple):
 def make_llm(model: str = "llama", **options: Any) -> Any:
     """A vllm.LLM with a tiny model; `options` override the defaults below."""
     from vllm import LLM
+    from vllm.distributed import parallel_state
 
+    if parallel_state._TP is not None and parallel_state._EP is None:
+        # The process's first engine made the groups, and for a dense model none of experts; each is this process alone.
+        parallel_state._EP = parallel_state._TP
     defaults = {
         "model": models.path(model),
         "skip_tokenizer_init": True,
