@@ -137,8 +137,11 @@ def models_page(registry: Registry, guide: Guide) -> str:
     ]
     for model in guide.models:
         parts += [f"## {model.name}", prose(model.about, link)]
-        parts.append(f"Beside the {plural(len(guide.every), 'fix')} for every model:")
-        parts.append(_table("why it matters here", model.fixes, model.opt_in, link))
+        others = f"the {plural(len(guide.every), 'fix')} for every model"
+        if model.fixes or model.opt_in:
+            parts += [f"Beside {others}:", _table("why it matters here", model.fixes, model.opt_in, link)]
+        else:
+            parts.append(f"Nothing beside {others}.")
         if model.required:
             names = ", ".join(map(link.to, model.required))
             parts.append(f"Required by the {prose(model.required_by)}: {names}.")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-_SPECIAL = re.compile(r"\\|\*|<|>|`|\||(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=\])(?=[(\[])")
+_SPECIAL = re.compile(r"[\\*<`|&~\[]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+_LIST = re.compile(r"([0-9]*)([.)](?= |$)|[#>+=-])")  # what begins a heading, a quote, a list or a rule
 _URL = re.compile(r"https://[^\s<>]+[^\s<>.,;:)]")
 
 
@@ -32,12 +33,14 @@ class Linker:
 
 def prose(text: str, link: Linker | None = None) -> str:
     """One paragraph; nothing in it is taken for markup, but addresses and names of fixes become links."""
-    made, at = [], 0
+    made: list[str] = []
+    at = 0
     line = " ".join(text.split())
     for url in _URL.finditer(line):
         made += [_plain(line[at : url.start()], link), f"<{url[0]}>"]
         at = url.end()
-    return "".join([*made, _plain(line[at:], link)])
+    whole = "".join([*made, _plain(line[at:], link)])
+    return _LIST.sub(r"\1\\\2", whole, count=1) if _LIST.match(whole) else whole
 
 
 def _plain(text: str, link: Linker | None) -> str:
