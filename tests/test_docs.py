@@ -81,9 +81,9 @@ None are known.
 
 ## Proof
 
-[tests/fixes/test_order_kept.py](../../tests/fixes/test_order_kept.py), run by `fixpack prove order-kept` on upstream's \
-real code on a CPU. On stock, 1 test must fail with these words (regular expressions), and every other test of the file \
-must pass; with the fix, alone and together with all others, all must pass.
+[tests/fixes/test_order_kept.py](../../tests/fixes/test_order_kept.py), run by `fixpack prove order-kept` on \
+upstream's real code on a CPU. On stock, 1 test must fail with these words (regular expressions), and every other test \
+of the file must pass; with the fix, alone and together with all others, all must pass.
 
 - `test_it`: `a row was lost`
 
