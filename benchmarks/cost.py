@@ -46,14 +46,18 @@ MARK = "seconds per step: "
 STOCK, AGAIN, ALL = "stock", "stock again", "all"
 INACTIVE = "decode"
 
-#: fix -> the workload that triggers it; the others' triggers (a preemption, an exception, a reset) are rare by nature,
-#: or their work is done while the model is built
+#: fix -> the workload that triggers it.  Others have none: stock cannot go on after the trigger (async-discard-counter,
+#: rank-exception-fatal, gpt-oss-long-prefill), it is rare by nature (resumed-rows-reset), the work is not done in a
+#: step of the runner (logprobs-decode-guard: in the server; rope-cpu-cache: while the model is built), or the tiny
+#: models do not have the place
 ACTIVE = {
     "sampling-rows-refresh": "arrivals",
     "prompt-order": "arrivals",
     "structured-output-rows": "structured",
     "bad-words-index": "bad-words",
     "logitsprocs-rows": "logit-bias",
+    "resumed-prefill-logits": "preemptions",
+    "async-inputs": "skips",
     "gather-logprobs-int32": "logprobs",
     "swa-decode-window": "window",
     "sink-once": "window",

@@ -77,6 +77,52 @@ def arriving(live: Live, steps: int, repeats: int) -> list[tuple[float, float]]:
     return times
 
 
+def leaving_out(live: Live, steps: int, repeats: int) -> list[tuple[float, float]]:
+    """In every step one running request after the other is left out, as a limit of the scheduler's may."""
+    count = 0
+
+    def step() -> None:
+        nonlocal count
+        live.scheduler.requests[f"R{count % ROWS}"].next_decode_eligible_step = live.scheduler.current_step + 2
+        count += 1
+        live.step()
+
+    return repeated(live, step, steps, repeats)
+
+
+def preempting(live: Live, steps: int, repeats: int) -> list[tuple[float, float]]:
+    """Every fourth time, a running request is preempted, as for lack of memory, and resumes a step later."""
+    count = 0
+
+    def step() -> None:
+        nonlocal count
+        if count % 4 == 0:
+            live.settle()
+            request = live.scheduler.requests[f"R{count // 4 % ROWS}"]
+            if request in live.scheduler.running:
+                live.scheduler.running.remove(request)
+                live.scheduler._preempt_request(request, 0.0)
+                held = live.scheduler.waiting.pop_request()
+                live.step()
+                live.scheduler.waiting.prepend_request(held)
+        count += 1
+        live.step()
+
+    return repeated(live, step, steps, repeats)
+
+
+def repeated(live: Live, step: Callable[[], None], steps: int, repeats: int) -> list[tuple[float, float]]:
+    """Seconds per call of ``step``, with ``ROWS`` requests that decode."""
+    for row in range(ROWS):
+        live.add(f"R{row}", PROMPT, parameters(row))
+        live.step()
+    for _ in range(2 * ROWS):
+        step()
+    times = [timed(lambda: [step() for _ in range(steps)], steps) for _ in range(repeats)]
+    live.clear()
+    return times
+
+
 def parameters(_: int, **options: Any) -> Any:
     """Parameters of a request that outlives the workload."""
     return sampling(max_tokens=1900, **options)
@@ -106,6 +152,8 @@ def workloads(steps: int, repeats: int) -> dict[str, Callable[[], list[tuple[flo
         "logprobs": lambda: plain(True, logprobs=5),
         "structured": lambda: decoding(engine(False), steps, repeats, parameters, grammar=("R0",)),
         "arrivals": lambda: arriving(engine(True), steps, repeats),
+        "skips": lambda: leaving_out(engine(True), steps, repeats),
+        "preemptions": lambda: preempting(engine(True), steps, repeats),
         "window": lambda: plain(True, "gpt_oss", 300),
     }
 

@@ -41,11 +41,11 @@ def test_plan(cost: ModuleType) -> None:
     profile = registry.find_profile(loaded, "gaudi2-v0.26.0")
     trees = cost.plan(loaded, profile, ["sink-once", "bad-words-index", "async-inputs"], Path("/x"), True)
     assert [(each.name, each.fixes, each.workloads) for each in trees[:-1]] == [
-        ("stock", (), ("decode", "window", "bad-words")),
-        ("stock again", (), ("decode", "window", "bad-words")),
+        ("stock", (), ("decode", "window", "bad-words", "skips")),
+        ("stock again", (), ("decode", "window", "bad-words", "skips")),
         ("sink-once", ("sink-once",), ("decode", "window")),
         ("bad-words-index", ("structured-output-rows", "bad-words-index"), ("decode", "bad-words")),
-        ("async-inputs", ("async-inputs",), ("decode",)),
+        ("async-inputs", ("async-inputs",), ("decode", "skips")),
     ]
     assert trees[-1].name == "all"
     assert set(trees[-1].fixes) == set(profile.fixes)
