@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from fixpack import receipt
 from fixpack.bytecode import unchecked
-from fixpack.compose import target_path
+from fixpack.compose import check_syntax, target_path
 from fixpack.diagnose import missing_distribution, superseded_edits
 from fixpack.errors import Problem
 from fixpack.layers import judge
@@ -162,6 +162,9 @@ def _verdict(
         return receipt.read(located).kept_base(path, release.files[path].sha256)
 
     verdict = judge(registry, release, lock, path, one.data, one.stripped, kept)
+    broken = None if any(verdict.values()) else check_syntax(path, one.data)
+    if broken:
+        verdict = dict.fromkeys(verdict, broken)
     return {name: problem._replace(file=one.real) if problem else None for name, problem in verdict.items()}
 
 

@@ -182,7 +182,8 @@ def test_a_copied_region_is_no_second_fix(kit: Kit) -> None:
 def test_broken_syntax_elsewhere_is_not_confirmed(kit: Kit) -> None:
     kit.apply()
     change(kit, RUNNER, "        count = 0\n", "        count = = 0\n")
-    assert kit.apply().code == kit.verb("verify").code == 1
+    assert kit.apply().code == kit.verb("verify").code == kit.verb("status").code == 1
+    assert kit.states()["rows-counted"] == "foreign"
 
 
 def test_a_layer_before_an_apply_is_refused(kit: Kit) -> None:
