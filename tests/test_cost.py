@@ -56,18 +56,20 @@ def test_plan(cost: ModuleType) -> None:
 
 
 def test_table(cost: ModuleType) -> None:
-    """A ratio that stock itself reaches against itself is called not measurable."""
+    """A ratio that stock reaches against itself, or that is on both sides of 1, is called not measurable."""
     figures = {
         "stock": {"decode": [0.010, 0.020, 0.010], "window": [0.1, 0.1, 0.1]},
         "stock again": {"decode": [0.0101, 0.0196, 0.0101], "window": [0.1, 0.1, 0.1]},
         "near": {"decode": [0.0101, 0.0204, 0.0099]},
         "far": {"decode": [0.0110, 0.0210, 0.0120], "window": [0.09, 0.09, 0.09]},
     }
+    figures["both sides"] = {"decode": [0.0090, 0.0220, 0.0120]}
     trees = [cost.Tree(name, (), tuple(each), {}) for name, each in figures.items()]
     assert cost.table(figures, trees) == (
         "                         inactive (decode)                      active\n"
         "stock again              1.010 (0.980-1.010)                    window: 1.000 (1.000-1.000)\n"
         "near                     1.010 (0.990-1.020) not measurable     -\n"
         "far                      1.100 (1.050-1.200)                    window: 0.900 (0.900-0.900)\n"
+        "both sides               1.100 (0.900-1.200) not measurable     -\n"
         "stock, CPU ms per step: decode 10.00, window 100.00"
     )
