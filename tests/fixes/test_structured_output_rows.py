@@ -113,20 +113,21 @@ def test_logprobs_beside_a_prompt_without_logits(sync: Live) -> None:
     decodes(sync, {"D": sampling(logprobs=1, max_tokens=9)})
     sync.add("P", 700, sampling())
     sync.add("A", 5, sampling(logprobs=1))
-    best = iter([20, 10])  # the prompts run first: A, then the decodes
+    best: list[int] = []  # the prompts run first, A last; then the decodes
 
     def favourite(rows: int, vocab: int, device: Any) -> torch.Tensor:
         logits = ladder(rows, vocab, device)
         if rows:
-            logits[:, next(best)] = 5.0
+            best.append(10 + len(best))
+            logits[:, best[-1]] = 5.0
         return logits
 
     sync.make_logits = favourite
     tokens, output = sync.run(grammar=["D"])
-    assert tokens == {"D": [10], "P": [], "A": [20]}
+    assert tokens == {"D": [best[-1]], "P": [], "A": [best[-2]]}
     assert sync.rows == ["D", "P", "A"]
     sampled = output.logprobs.logprob_token_ids[:, 0].tolist()  # the first column is the sampled token
-    assert (sampled[0], sampled[2]) == (10, 20)
+    assert (sampled[0], sampled[2]) == (best[-1], best[-2])
 
 
 # Guards: stock does these right.
