@@ -87,9 +87,10 @@ def plan(registry: Registry, profile: Profile, selected: Sequence[str]) -> tuple
     runs = [Run(STOCK, (), tuple(selected))]
     runs += [Run(f"alone:{fix}", closure(registry, (fix,)), (fix,)) for fix in selected]
     combinations: list[tuple[str, ...]] = [()]
-    combinations += [(fix,) for fix in profile.opt_in]
-    combinations += itertools.combinations(profile.opt_in, 2)
-    if len(profile.opt_in) > 2:
+    if not profile.experimental:  # an experimental one is proven without opt-in fixes, and with all of them
+        combinations += [(fix,) for fix in profile.opt_in]
+        combinations += itertools.combinations(profile.opt_in, 2)
+    if profile.opt_in and profile.opt_in not in combinations:
         combinations.append(profile.opt_in)
     for extra in combinations:
         applied = closure(registry, (*profile.fixes, *extra))
