@@ -14,8 +14,8 @@ a fix does at every step counts.  Active: a workload that triggers the fix, wher
 The row "stock again" is stock against itself.  A fix's ratio is called "not measurable" if its median is not further
 from 1 than the furthest of that row's, whatever the workload, if its rounds lie on both sides of 1, or if there were
 fewer than three: such figures cannot tell the fix from stock, and it takes a quieter machine, or more rounds, to say
-more.  Nor do they show what a step costs on a Gaudi: there device copies and graphs count, and here the tiny model makes
-the host's share large.
+more.  Nor do they show what a step costs on a Gaudi: there device copies and graphs count, and here the tiny model
+makes the host's share large.
 """
 
 from __future__ import annotations
