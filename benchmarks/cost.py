@@ -12,9 +12,10 @@ Inactive: 8 requests that only decode, 64 steps, with asynchronous scheduling; n
 a fix does at every step counts.  Active: a workload that triggers the fix, where that is simple.
 
 The row "stock again" is stock against itself.  A fix's ratio is called "not measurable" if its median is not further
-from 1 than the furthest of that row's, whatever the workload, or if its rounds lie on both sides of 1: such figures
-cannot tell the fix from stock, and it takes a quieter machine, or more rounds, to say more.  Nor do they show what a
-step costs on a Gaudi: there device copies and graphs count, and here the tiny model makes the host's share large.
+from 1 than the furthest of that row's, whatever the workload, if its rounds lie on both sides of 1, or if there were
+fewer than three: such figures cannot tell the fix from stock, and it takes a quieter machine, or more rounds, to say
+more.  Nor do they show what a step costs on a Gaudi: there device copies and graphs count, and here the tiny model
+makes the host's share large.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ STEPS = ROOT / "benchmarks" / "cost_steps.py"
 MARK = "seconds per step: "
 STOCK, AGAIN, ALL = "stock", "stock again", "all"
 INACTIVE = "decode"
+ENOUGH = 3  # rounds; in fewer, one disturbed interpreter looks like a cost
 
 #: fix -> the workload that triggers it.  Others have none: stock cannot go on after the trigger (async-discard-counter,
 #: rank-exception-fatal, gpt-oss-long-prefill), it is rare by nature (resumed-rows-reset), the work is not done in a
@@ -139,7 +141,7 @@ def cell(figures: Figures, tree: str, workload: str) -> str:
     noise = max(abs(each - 1) for name in figures[AGAIN] for each in ratios(figures, AGAIN, name))
     middle, least, most = statistics.median(found), min(found), max(found)
     text = f"{middle:.3f} ({least:.3f}-{most:.3f})"
-    seen = abs(middle - 1) > noise and not least <= 1 <= most
+    seen = len(found) >= ENOUGH and abs(middle - 1) > noise and not least <= 1 <= most
     return text if tree == AGAIN or seen else f"{text} not measurable"
 
 

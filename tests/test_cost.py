@@ -73,3 +73,5 @@ def test_table(cost: ModuleType) -> None:
         "both sides               1.100 (0.900-1.200) not measurable     -\n"
         "stock, CPU ms per step: decode 10.00, window 100.00"
     )
+    once = {tree: {name: each[:1] for name, each in known.items()} for tree, known in figures.items()}
+    assert cost.cell(once, "far", "window") == "0.900 (0.900-0.900) not measurable"
