@@ -208,15 +208,21 @@ def replay(work: Load, asynchronous: bool) -> Result:
 
 
 def shrink(work: Load, asynchronous: bool) -> Load:
-    """A smaller workload that is still wrong: fewer requests, plainer ones, no aborts, no resets."""
+    """A smaller workload that is still wrong, or still raises the same: fewer requests, plainer ones."""
+    error = _error(replay(work, asynchronous))
     again = True
     while again:
         again = False
         for smaller in _smaller(work):
-            if replay(smaller, asynchronous).wrong:
+            result = replay(smaller, asynchronous)
+            if result.wrong and _error(result) == error:
                 work, again = smaller, True
                 break
     return work
+
+
+def _error(result: Result) -> str:
+    return result.wrong[0].split(":")[0] if result.wrong and "Error: " in result.wrong[0] else ""
 
 
 def _smaller(work: Load) -> Any:
@@ -228,9 +234,8 @@ def _smaller(work: Load) -> Any:
         yield work._replace(resets=())
     if work.threshold:
         yield work._replace(threshold=0)
-    for budget in (1024,):
-        if work.budget < budget:
-            yield work._replace(budget=budget)
+    if work.budget < 1024:
+        yield work._replace(budget=1024)
     if work.blocks < 16:
         yield work._replace(blocks=16)
     for index, ask in enumerate(work.asks):

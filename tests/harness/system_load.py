@@ -53,7 +53,7 @@ def load(kind: str, seed: int, asynchronous: bool) -> Load:
         if kind == "structured" and draw.random() < 0.4:
             grammar = draw.randint(1, 1000)
         elif kind != "reads":
-            params.update(_params(draw))
+            params.update(_params(draw, tokens))
         step = draw.choice([0, 0, draw.randint(0, 30)])
         abort = step + draw.randint(1, 40) if draw.random() < 0.15 else 0
         asks.append(Ask(f"R{index}", step, prompt, params, grammar, abort))
@@ -61,14 +61,16 @@ def load(kind: str, seed: int, asynchronous: bool) -> Load:
     return Load(budget, draw.choice([0, 0, 24, 64]), draw.randint(8, 16), resets, tuple(asks))
 
 
-def _params(draw: random.Random) -> dict[str, Any]:
+def _params(draw: random.Random, tokens: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     style = draw.random()
     if style < 0.25:
         found.update(temperature=draw.choice([0.3, 0.7, 1.5]), top_k=1)
     elif style < 0.45:
         found.update(temperature=draw.choice([0.4, 0.8, 1.2]), top_k=draw.choice([2, 5, 50]))
-    elif style < 0.55:
+    elif style < 0.6:
+        found.update(temperature=draw.choice([0.8, 1.2]), top_k=draw.choice([5, 50]), seed=draw.randint(1, 99))
+    elif style < 0.7:
         found.update(temperature=0.9, top_p=draw.choice([0.5, 0.9]))
     if draw.random() < 0.2:
         found["repetition_penalty"] = draw.choice([1.13, 1.57])
@@ -84,7 +86,7 @@ def _params(draw: random.Random) -> dict[str, Any]:
         found["logit_bias"] = {draw.randint(3, 499): draw.choice([-70.0, 9.3, 70.0]) for _ in range(4)}
     if draw.random() < 0.3:
         found["stop_token_ids"] = STOPS
-        found["min_tokens"] = draw.choice([0, 1, 5])
+        found["min_tokens"] = min(draw.choice([0, 1, 5]), tokens)
         if found["min_tokens"] > 1:
             found["allowed_token_ids"] = None  # what is left of both may be nothing
     return found
@@ -106,11 +108,16 @@ def allowed(grammar: int, place: int) -> list[int]:
 def foreseeable(ask: Ask, asynchronous: bool) -> bool:
     """Whether the request's tokens follow from its own prompt and parameters.
 
-    Not those drawn at random.  And not with penalties and asynchronous scheduling, where the worker does not know on
-    the host what it sampled last, and upstream computes penalties from what it knows: a documented limit.
+    Not those drawn at random without a seed.  And with asynchronous scheduling not
+
+    * with penalties: the worker does not know on the host what it sampled last, and upstream computes penalties from
+      what it knows;
+    * with a seed: a chunk of a prompt is sampled too there, thrown away, and has used the generator.
+
+    Both are documented limits; bad words of several tokens, which never match there, are not drawn at all.
     """
     params = ask.params
-    if params.get("temperature", 0.0) and params.get("top_k") != 1:
+    if params.get("temperature", 0.0) and params.get("top_k") != 1 and (asynchronous or "seed" not in params):
         return False
     return not (asynchronous and any(name.endswith("_penalty") for name in params))
 
@@ -121,6 +128,7 @@ def right(ask: Ask) -> list[int]:
     seen = torch.zeros(VOCAB)
     seen[torch.tensor(ask.prompt)] = 1
     counts = torch.zeros(VOCAB)
+    generator = torch.Generator().manual_seed(params.get("seed", 0))
     while len(output) < params["max_tokens"]:
         logits = scores(ask.prompt + output)
         logits[MARK] = -float("inf")
@@ -139,6 +147,10 @@ def right(ask: Ask) -> list[int]:
         logits = torch.where(logits > 0, logits / repetition, logits * repetition)
         logits -= params.get("frequency_penalty", 0.0) * counts
         logits -= params.get("presence_penalty", 0.0) * (counts > 0)
+        if "seed" in params:  # vLLM draws by dividing the probabilities by exponentially distributed numbers
+            logits /= params["temperature"]
+            logits[logits < logits.topk(params["top_k"]).values[-1]] = -float("inf")
+            logits = logits.softmax(-1) / torch.empty(VOCAB).exponential_(generator=generator)
         output.append(int(logits.argmax()))
         counts[output[-1]] += 1
         if output[-1] in params.get("stop_token_ids", ()) and len(output) >= params.get("min_tokens", 0):
