@@ -3,7 +3,8 @@
 ``python tests/harness/system.py SEEDS [FIRST]`` (in the environment of env.py) runs SEEDS workloads per mode, from
 number FIRST on, in one process, and prints one JSON object:
 
-    {"sync reads": {"0": {"wrong": ["..."], "steps": 61, "preempted": 2}, ...}, "async reads": {...}, ...}
+    {"sync reads": {"0": {"wrong": ["..."], "steps": 61, "preempted": 2}, ...}, "async reads": {...}, ...,
+     "limits": {NAME: the same for LIMITS and NEAR}}
 
 A workload is wrong if a request read anything but its own tokens, was sampled with other parameters than its own, or
 got other tokens than its prompt and parameters give; or if the engine raised or never finished.
@@ -148,13 +149,13 @@ def _drive(s: oracle.Session, work: Load, held: list[Any], wrong: list[str]) -> 
     return preempted
 
 
-def _judge(s: oracle.Session, work: Load, wrong: list[str]) -> None:
+def _judge(s: oracle.Session, work: Load, wrong: list[str], all_of_them: bool) -> None:
     wrong += s.wrong_reads() + [text for text in s.wrong_parameters() if not re.search(r"sampled with prompt \[", text)]
     wrong += _wrong_prompts(s)
     for ask in work.asks:
         got, most = s.outputs.get(ask.name, []), ask.params["max_tokens"]
         whole = not ask.abort
-        if foreseeable(ask, s.async_scheduling):
+        if foreseeable(work, ask, s.async_scheduling) or all_of_them:
             expected = right(ask)
             if got != (expected if whole else expected[: len(got)]):
                 at = next((i for i, (a, b) in enumerate(zip(got, expected, strict=False)) if a != b), len(expected))
@@ -176,12 +177,16 @@ def _wrong_prompts(s: oracle.Session) -> list[str]:
                 if owner is not None and row.prompt is not None:
                     length = len(s.requests[owner].prompt_token_ids)
                     if len(row.prompt) < length or row.prompt != s.tokens(owner)[: len(row.prompt)]:
-                        found.append(f"step {step.number}: {owner} was sampled with the prompt {oracle.short(row.prompt)}")
+                        shown = oracle.short(row.prompt)
+                        found.append(f"step {step.number}: {owner} was sampled with the prompt {shown}")
     return found
 
 
-def replay(work: Load, asynchronous: bool) -> Result:
-    """Run a workload in the engine of its kind, which is idle and has nothing cached."""
+def replay(work: Load, asynchronous: bool, all_of_them: bool = False) -> Result:
+    """Run a workload in the engine of its kind, which is idle and has nothing cached.
+
+    `all_of_them`: the tokens of requests that meet a documented limit are to be right, too.
+    """
     engine = oracle.engine(asynchronous, max_model_len=1024, num_gpu_blocks_override=ROOM, max_num_seqs=6)
     scheduler = engine.parts.scheduler
     scheduler.structured_output_manager.backend = Backend()
@@ -195,7 +200,7 @@ def replay(work: Load, asynchronous: bool) -> Result:
         with engine.session() as s:
             try:
                 preempted = _drive(s, work, held, wrong)
-                _judge(s, work, wrong)
+                _judge(s, work, wrong, all_of_them)
             except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, ValueError) as error:
                 wrong.insert(0, f"{type(error).__name__}: {error}")
             finally:
@@ -226,7 +231,7 @@ def _error(result: Result) -> str:
 
 
 def _smaller(work: Load) -> Any:
-    for index, ask in enumerate(work.asks):
+    for index in range(len(work.asks)):
         rest = work.asks[:index] + work.asks[index + 1 :]
         if rest:
             yield work._replace(asks=rest)
@@ -251,10 +256,26 @@ def _smaller(work: Load) -> Any:
             plainer += [ask._replace(step=0), ask._replace(step=ask.step // 2)]
         most = ask.params["max_tokens"]
         plainer += [ask._replace(params={**ask.params, "max_tokens": less}) for less in (most // 2, most - 1) if less]
-        plainer += [ask._replace(prompt=ask.prompt[:less]) for less in (len(ask.prompt) // 2, len(ask.prompt) - 1) if less]
+        size = len(ask.prompt)
+        plainer += [ask._replace(prompt=ask.prompt[:less]) for less in (size // 2, size - 1) if less]
         for one in plainer:
             if one != ask:
                 yield work._replace(asks=(*work.asks[:index], one, *work.asks[index + 1 :]))
+
+
+_SEEDED = Ask("S", 0, oracle.prompt(100, 1), {"max_tokens": 4, "temperature": 0.8, "top_k": 50, "seed": 5})
+_SHORT = Ask("G", 0, oracle.prompt(3, 2), {"max_tokens": 8}, grammar=7)
+#: Small cases of the limits: each is wrong with every fix applied, and the test says so.
+LIMITS: dict[str, tuple[bool, Load]] = {
+    "seed, prompt in chunks, async": (True, Load(64, 0, 16, (), (_SEEDED,))),
+    "seed, prompt in chunks beside structured output, sync": (False, Load(64, 0, 16, (), (_SHORT, _SEEDED))),
+}
+#: The same requests where no limit is met.
+NEAR: dict[str, tuple[bool, Load]] = {
+    "seed, prompt in one piece, async": (True, Load(256, 0, 16, (), (_SEEDED,))),
+    "seed, prompt in chunks, sync": (False, Load(64, 0, 16, (), (_SEEDED,))),
+    "seed, prompt in one piece beside structured output, sync": (False, Load(256, 0, 16, (), (_SHORT, _SEEDED))),
+}
 
 
 def main(arguments: list[str], out: TextIO) -> int:
@@ -266,6 +287,10 @@ def main(arguments: list[str], out: TextIO) -> int:
             mode = found[f"{'async' if asynchronous else 'sync'} {kind}"] = {}
             for seed in range(first, first + seeds):
                 mode[str(seed)] = replay(load(kind, seed, asynchronous), asynchronous)._asdict()
+    found["limits"] = {
+        name: replay(work, asynchronous, all_of_them=True)._asdict()
+        for name, (asynchronous, work) in {**LIMITS, **NEAR}.items()
+    }
     json.dump(found, out)
     return 0
 

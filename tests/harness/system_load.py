@@ -43,7 +43,8 @@ def load(kind: str, seed: int, asynchronous: bool) -> Load:
     shared = [oracle.prompt(draw.choice([BLOCK, 2 * BLOCK, 2 * BLOCK + 40]), 900 + seed + index) for index in range(2)]
     asks = []
     for index in range(draw.randint(3, 8)):
-        length = draw.choice([draw.randint(1, 40), draw.randint(100, 127), draw.randint(129, 400), draw.randint(240, 600)])
+        sizes = [(1, 40), (100, 127), (129, 400), (240, 600)]
+        length = draw.choice([draw.randint(*size) for size in sizes])
         prompt = oracle.prompt(length, 13 * seed + index)
         if draw.random() < 0.5:
             prompt = (draw.choice(shared) + prompt)[: max(length, BLOCK + 1)]
@@ -105,19 +106,22 @@ def allowed(grammar: int, place: int) -> list[int]:
     return list(range(3 + (grammar * 31 + place * 7) % 17, VOCAB - 9, 17))
 
 
-def foreseeable(ask: Ask, asynchronous: bool) -> bool:
-    """Whether the request's tokens follow from its own prompt and parameters.
+def foreseeable(work: Load, ask: Ask, asynchronous: bool) -> bool:
+    """Whether the request's tokens follow from its own prompt and parameters, with every fix applied.
 
-    Not those drawn at random without a seed.  And with asynchronous scheduling not
+    Not those drawn at random without a seed, and not where upstream's documented limits are met:
 
-    * with penalties: the worker does not know on the host what it sampled last, and upstream computes penalties from
-      what it knows;
-    * with a seed: a chunk of a prompt is sampled too there, thrown away, and has used the generator.
+    * penalties with asynchronous scheduling: the worker does not know on the host what it sampled last, and penalties
+      are computed from what it knows;
+    * a seed with asynchronous scheduling, or beside structured output: a chunk of a prompt is sampled too there, and
+      thrown away, but has used the generator.
 
-    Both are documented limits; bad words of several tokens, which never match there, are not drawn at all.
+    Bad words of several tokens, which never match with asynchronous scheduling, are not drawn at all.
     """
     params = ask.params
-    if params.get("temperature", 0.0) and params.get("top_k") != 1 and (asynchronous or "seed" not in params):
+    if "seed" in params:
+        return not asynchronous and not any(one.grammar for one in work.asks)
+    if params.get("temperature", 0.0) and params.get("top_k") != 1:
         return False
     return not (asynchronous and any(name.endswith("_penalty") for name in params))
 
