@@ -6,7 +6,8 @@
 
 one entry per prompt: the tokens that greedy decoding gave; how far each one's log-probability is from the reference's;
 and how far, in the reference, it is behind the best token (0.0 where it is the best).  The reference reads the prompt
-and the engine's tokens in one pass.  A model whose engine raises has {"error": "..."}, and must come last.
+and the engine's tokens in one pass.  A model whose engine raises has {"error": "..."}, and must come last;
+models with experts come first, because a process whose first engine has none makes no process group for them.
 """
 
 from __future__ import annotations
