@@ -21,7 +21,7 @@ REAL_CACHE = os.environ.get("FIXPACK_SOURCES") or os.path.join(
 )
 
 #: Test modules that work on the real sources throughout.
-REAL = ("test_end_to_end", "test_real_apply", "test_try")
+REAL = ("test_end_to_end", "test_families", "test_system", "test_real_apply", "test_try")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,158 @@
+"""The whole system under random load: stock is wrong in a counted share of the runs, fixed never, a subset never worse.
+
+Runs tests/harness/system.py in fresh interpreters on the real sources, one per tree; skipped with the command that
+fetches them.  By default few workloads, in a few minutes; FIXPACK_SYSTEM_SEEDS=200 FIXPACK_SYSTEM_SUBSETS=10 is the
+long run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixpack import compose, crosscheck, prove_lab, registry
+from fixpack.proof_trees import clone
+
+REPO = Path(__file__).resolve().parent.parent
+REGISTRY = registry.load(str(REPO))
+PROFILE = REGISTRY.profiles["gaudi2-v0.26.0"]
+SEEDS = int(os.environ.get("FIXPACK_SYSTEM_SEEDS", "8"))
+SUBSETS = int(os.environ.get("FIXPACK_SYSTEM_SUBSETS", "1"))
+MODES = [f"{kind} {load}" for kind in ("sync", "async") for load in ("reads", "parameters", "structured")]
+
+THROWN = "each chunk of the prompt is sampled, and the token thrown away, but the generator has moved on"
+LIMITS = {
+    "seed, prompt in chunks, async": THROWN,
+    "seed, prompt in chunks beside structured output, sync": THROWN,
+}
+
+Found = dict[str, dict[str, Any]]
+
+
+class System:
+    """Runs the workloads on one tree after another; what was found on a tree is kept."""
+
+    def __init__(self, lab: Any, folder: Path) -> None:
+        self.lab = lab
+        self.folder = folder
+        self.releases = REGISTRY.profile_releases(PROFILE)
+        self.trees = {release.distribution: lab.tree(release) for release in self.releases}
+        self.found: dict[tuple[str, ...], Found] = {}
+
+    def run(self, fixes: Sequence[str]) -> Found:
+        """What the workloads found with these fixes (and those that they require) applied."""
+        names = tuple(crosscheck.closure(REGISTRY, fixes))
+        if names not in self.found:
+            self.found[names] = self._run(names)
+        return self.found[names]
+
+    def _run(self, names: tuple[str, ...]) -> Found:
+        trees = dict(self.trees)
+        copies = self.folder / str(len(self.found))
+        for release in self.releases:
+            if compose.touched(release, [REGISTRY.fixes[name] for name in names]):
+                trees[release.distribution] = str(copies / release.distribution)
+                clone(self.trees[release.distribution], trees[release.distribution])
+        if names:
+            self.lab.apply(self.releases, names, trees)
+        env = self.lab.env(trees)
+        try:
+            done = subprocess.run(
+                [sys.executable, str(REPO / "tests/harness/system.py"), str(SEEDS)],
+                env=env, cwd=self.folder, capture_output=True, text=True,
+            )
+        finally:  # the copies and their bytecode; what belongs to the cached trees stays for the next run
+            shutil.rmtree(copies, ignore_errors=True)
+            shutil.rmtree(os.path.join(env["PYTHONPYCACHEPREFIX"], str(copies).lstrip(os.sep)), ignore_errors=True)
+        assert done.returncode == 0, done.stderr[-6000:]
+        found: Found = json.loads(done.stdout)
+        assert list(found) == [*MODES, "limits"]
+        return found
+
+
+@pytest.fixture(scope="module")
+def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FIXPACK_SOURCES", str(request.getfixturevalue("real_cache")))
+        absent = prove_lab.missing_modules()
+        if absent:
+            pytest.skip(f"needs {', '.join(absent)}: python3 bootstrap.py test installs the pinned versions")
+        lab = prove_lab.real_lab(REGISTRY)
+        missing = [lab.fetch(release) for release in REGISTRY.profile_releases(PROFILE) if not lab.tree(release)]
+        if missing:
+            pytest.skip(f"source missing: {' && '.join(missing)}")
+        yield System(lab, tmp_path_factory.mktemp("system"))
+
+
+def wrong(found: Found, mode: str) -> dict[str, list[str]]:
+    """The workloads of that mode that went wrong, by number, with the first findings."""
+    return {seed: result["wrong"][:3] for seed, result in found[mode].items() if result["wrong"]}
+
+
+def told(name: str, found: Found) -> str:
+    counts = ", ".join(f"{mode} {len(wrong(found, mode))}" for mode in MODES)
+    return f"wrong of {SEEDS} runs with {name}: {counts}"
+
+
+def subsets() -> list[tuple[str, ...]]:
+    """Some halves of the default fixes, each with what it requires; the same ones every time."""
+    draw = random.Random(1)
+    return [tuple(draw.sample(PROFILE.fixes, len(PROFILE.fixes) // 2)) for _ in range(SUBSETS)]
+
+
+def test_stock_is_wrong(system: System, capsys: pytest.CaptureFixture[str]) -> None:
+    """Otherwise the workloads would show nothing; all of them did run, with preemptions among them."""
+    found = system.run(())
+    with capsys.disabled():
+        print(f"\n{told('stock', found)}")
+    for mode in MODES:
+        assert len(found[mode]) == SEEDS
+        if "reads" not in mode or SEEDS >= 8:
+            assert wrong(found, mode), f"{mode}: stock is right"
+    for kind in ("sync", "async"):
+        assert sum(result["preempted"] for mode in MODES if mode.startswith(kind) for result in found[mode].values())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_fixed_is_right(system: System, mode: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = system.run(PROFILE.fixes)
+    if mode == MODES[0]:
+        with capsys.disabled():
+            print(f"\n{told('all default fixes', found)}")
+    assert not wrong(found, mode)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(pytest.param(case, marks=pytest.mark.xfail(strict=True, reason=reason)) for case, reason in LIMITS.items()),
+        "seed, prompt in one piece, async",
+        "seed, prompt in chunks, sync",
+        "seed, prompt in one piece beside structured output, sync",
+    ],
+)
+def test_limits(system: System, case: str) -> None:
+    """What no fix covers, as small as it gets; and the nearest cases that are right."""
+    assert not system.run(PROFILE.fixes)["limits"][case]["wrong"]
+
+
+@pytest.mark.parametrize("fixes", subsets(), ids=lambda fixes: f"{len(fixes)} of {len(PROFILE.fixes)}")
+def test_a_subset_is_never_worse(
+    system: System, fixes: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A workload that is right on stock is right with any fixes whose requirements are met."""
+    stock, found = system.run(()), system.run(fixes)
+    with capsys.disabled():
+        print(f"\n{told(', '.join(crosscheck.closure(REGISTRY, fixes)), found)}")
+    for mode in MODES:
+        worse = {seed: text for seed, text in wrong(found, mode).items() if seed not in wrong(stock, mode)}
+        assert not worse, mode
