@@ -30,7 +30,9 @@ def test_no_mutant_is_fixed_or_confirmed_wrongly(mutants: ModuleType, real_cache
         tallies = {each.name: each for each in mutants.campaign("gaudi2-v0.26.0", 150, 0, 7)}
     except FixpackError as error:
         pytest.skip(f"the source cache lacks a release: {error}")
-    assert (tallies["fixpack"].refused, tallies["fixpack"].right, tallies["fixpack"].wrong) == (150, 0, 0)
+    engine = tallies["fixpack"]
+    assert (engine.refused + engine.right, engine.wrong) == (150, 0)
+    assert engine.right < 5  # where the changes cancel out, the mutant is the pinned file
     assert tallies["confirm"].wrong == 0
     assert tallies["confirm"].right > 20
     assert tallies["confirm"].refused > 20

@@ -36,7 +36,9 @@ class RealKit(Kit):
         self.lock_data = lock.read(str(REPO), profile)
 
     def apply(self, *args: str) -> Done:
-        return self.run("--profile", self.profile, "--site", str(self.site), *args)
+        """Everything that the profile has, opt-in fixes included."""
+        opt_in = [name for name, fix in self.lock_data["fixes"].items() if fix["opt_in"]]
+        return self.run("--profile", self.profile, "--site", str(self.site), *opt_in, *args)
 
     def touched(self) -> list[Path]:
         """Every file that the applied profile touched, added ones included."""
