@@ -37,6 +37,31 @@ def make_llm(model: str = "llama", **options: Any) -> Any:
     return LLM(**{**defaults, **options})
 
 
+def keep_float32() -> None:
+    """Let later engines of this process compute in 32 bits when that is their dtype; nothing then hides in rounding.
+
+    vllm-gaudi turns float32 into bfloat16.
+    """
+    import torch
+    from vllm.platforms import current_platform
+    from vllm_gaudi.v1.worker import hpu_model_runner
+
+    platform = type(current_platform)
+    check = platform.check_and_update_config
+    if getattr(check, "keeps_float32", False):
+        return
+
+    def keep(vllm_config: Any) -> None:
+        wanted = vllm_config.model_config and vllm_config.model_config.dtype
+        check(vllm_config)
+        if wanted is torch.float32:
+            vllm_config.model_config.dtype = wanted
+
+    keep.keeps_float32 = True  # type: ignore[attr-defined]
+    platform.check_and_update_config = staticmethod(keep)
+    hpu_model_runner.HPU_TORCH_DTYPE_TO_STR_DTYPE[torch.float32] = "auto"  # vLLM knows no KV cache of that name
+
+
 def parts(llm: Any) -> Parts:
     """The engine's core, scheduler, worker and model runner."""
     core = llm.llm_engine.engine_core.engine_core

@@ -36,26 +36,6 @@ def run(name: str, dtype: str) -> list[dict[str, Any]]:
     return [_compare(name, prompt, output.outputs[0]) for prompt, output in zip(prompts, outputs, strict=True)]
 
 
-def _keep_float32() -> None:
-    """Let the engine compute in 32 bits, where vllm-gaudi turns them into bfloat16: nothing then hides in rounding."""
-    from vllm.platforms import current_platform
-
-    platform = type(current_platform)
-    check = platform.check_and_update_config
-
-    def keep(vllm_config: Any) -> None:
-        wanted = vllm_config.model_config and vllm_config.model_config.dtype
-        check(vllm_config)
-        if wanted is torch.float32:
-            vllm_config.model_config.dtype = wanted
-
-    platform.check_and_update_config = staticmethod(keep)
-
-    from vllm_gaudi.v1.worker import hpu_model_runner
-
-    hpu_model_runner.HPU_TORCH_DTYPE_TO_STR_DTYPE[torch.float32] = "auto"  # vLLM knows no KV cache of that name
-
-
 def _compare(name: str, prompt: list[int], output: Any) -> dict[str, Any]:
     from transformers import AutoModelForCausalLM
 
@@ -72,7 +52,7 @@ def _compare(name: str, prompt: list[int], output: Any) -> dict[str, Any]:
 
 
 def main(arguments: list[str], out: TextIO) -> int:
-    _keep_float32()
+    cpuhpu.keep_float32()
     found: dict[str, Any] = {}
     for argument in arguments:
         name, dtype = argument.split(":")
