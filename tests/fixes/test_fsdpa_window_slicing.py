@@ -58,9 +58,9 @@ def difference(made: HPUAttentionImpl, metadata: Any, bias: torch.Tensor) -> flo
     generator = torch.Generator().manual_seed(2)
     context = bias.shape[-1] - LENGTH
     slots = context + LENGTH + 128
-    caches = [torch.randn(slots, KV_HEADS, SIZE, generator=generator) for _ in range(2)]
-    query = torch.randn(1, LENGTH, HEADS * SIZE, generator=generator)
-    key, value = (torch.randn(1, LENGTH, KV_HEADS * SIZE, generator=generator) for _ in range(2))
+    caches = [torch.randn(slots, KV_HEADS, SIZE, generator=generator, dtype=torch.float32) for _ in range(2)]
+    query = torch.randn(1, LENGTH, HEADS * SIZE, generator=generator, dtype=torch.float32)
+    key, value = (torch.randn(1, LENGTH, KV_HEADS * SIZE, generator=generator, dtype=torch.float32) for _ in range(2))
     got = made.forward(None, query, key, value, (*caches, None, None), metadata)
     q = query.double().view(LENGTH, HEADS, SIZE).transpose(0, 1)
     k, v = (torch.cat([cache[:context], new.view(LENGTH, KV_HEADS, SIZE)]).double().transpose(0, 1).repeat_interleave(

@@ -13,6 +13,7 @@ sequence's blocks side by side.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -76,6 +77,9 @@ class Paged:
         blocks = -(-context // self.block)
         blocks_t = torch.arange(blocks) if blocks else None
         window = {"window_block_list": blocks_t[-gathered:]} if gathered and blocks_t is not None else {}
+        self.cuts_context = "window_block_list" in inspect.signature(
+            HPUAttentionMetadataV1.make_prefill_metadata).parameters  # v0.24.0 always gives the whole context
+        window = window if self.cuts_context else {}
         metadata = HPUAttentionMetadataV1.make_prefill_metadata(
             attn_bias=None, block_list=blocks_t, context_lens_tensor=torch.tensor([context], dtype=torch.int32),
             seq_lens_tensor=torch.tensor([length], dtype=torch.int32),
