@@ -77,6 +77,8 @@ def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_without_a_trigger_nothing_changes(outcome: Outcome, kind: str) -> None:
     """Greedy, seeded, penalised and cached requests, prompts in chunks: the same tokens."""
     stock, fixed = outcome.stock[kind]["plain"], outcome.fixed[kind]["plain"]
+    # A seed in a batch that is padded to its bucket is a trigger of seeded-sampling-padding, whose proof covers it.
+    del stock["together"]["seeded"], fixed["together"]["seeded"]
     assert fixed == stock
     for name in ("penalised", "greedy, in chunks", "cached prefix"):
         assert fixed["together"][name] == fixed["alone"][name], name
