@@ -65,7 +65,8 @@ def series(root: Path, profile_name: str) -> tuple[Files, list[tuple[str, Files]
         fixes = [loaded.fixes[name] for name in profile.fixes[:count]]
         state: Files = {}
         for release in loaded.profile_releases(profile):
-            paths = touched(release, [loaded.fixes[name] for name in profile.fixes])
+            # Files that only opt-in fixes touch lie in every install, and a confirm looks at them too.
+            paths = touched(release, [loaded.fixes[name] for name in (*profile.fixes, *profile.opt_in)])
             if not paths:
                 continue
             base = read_base(release, paths, sources.tree(release))

@@ -481,7 +481,6 @@ def _remove_emptied(folder: str) -> str:
                 raise
             return changed
         folder = changed = os.path.dirname(folder)
-    return changed
 
 
 def _remove_leftovers(folder: str) -> None:

@@ -86,7 +86,7 @@ def settle(target: Target, lock: Lock) -> tuple[str, ...]:
 
 
 def roots_of(target: Target) -> list[str]:
-    """The folders that hold the target's packages; the first one gets the journal."""
+    """The folders that hold the target's packages, each once, in the order in which they are locked."""
     return sorted({located.root for located in target.located.values()})
 
 

@@ -15,7 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -285,6 +285,21 @@ def state(folder: Path) -> dict[str, FileState | str]:
             else:
                 found[key] = f"mode {about.st_mode:o}"
     return found
+
+
+def as_nobody(act: Callable[[], int]) -> int:
+    """Run something in a child that gave up root."""
+    child = os.fork()
+    if child == 0:
+        code = 99
+        try:
+            os.setgroups([])
+            os.setresgid(65534, 65534, 65534)
+            os.setresuid(65534, 65534, 65534)
+            code = act()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 class Kit:

@@ -5,22 +5,12 @@ Runs tests/harness/e2e.py in fresh interpreters on the real sources; skipped wit
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from workbench import REGISTRY, workbench
 
-from fixpack import compose, crosscheck, prove_lab, registry
-from fixpack.proof_trees import clone
-
-REPO = Path(__file__).resolve().parent.parent
-REGISTRY = registry.load(str(REPO))
 PROFILES = [name for name, profile in REGISTRY.profiles.items() if not profile.experimental]
 KINDS = ("sync", "async")
 
@@ -33,44 +23,12 @@ class Outcome:
         self.fixed = fixed
 
 
-def run(env: Mapping[str, str], folder: Path) -> dict[str, Any]:
-    """e2e.py's result in that environment."""
-    done = subprocess.run(
-        [sys.executable, str(REPO / "tests/harness/e2e.py")], env=dict(env), cwd=folder, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-6000:]
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
-
-
 @pytest.fixture(scope="module", params=PROFILES)
 def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
-    """Both runs of a profile; the fixed trees are throw-away copies, made by the engine."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FIXPACK_SOURCES", str(request.getfixturevalue("real_cache")))
-        absent = prove_lab.missing_modules()
-        if absent:
-            pytest.skip(f"needs {', '.join(absent)}: python3 bootstrap.py test installs the pinned versions")
-        profile = REGISTRY.profiles[request.param]
-        releases = REGISTRY.profile_releases(profile)
-        lab = prove_lab.real_lab(REGISTRY)
-        trees = {release.distribution: lab.tree(release) for release in releases}
-        missing = [lab.fetch(release) for release in releases if not trees[release.distribution]]
-        if missing:
-            pytest.skip(f"source missing: {' && '.join(missing)}")
-        folder = tmp_path_factory.mktemp("e2e")
-        names = crosscheck.closure(REGISTRY, profile.fixes)
-        fixed = dict(trees)
-        for release in releases:
-            if compose.touched(release, [REGISTRY.fixes[name] for name in names]):
-                fixed[release.distribution] = str(folder / release.distribution)
-                clone(trees[release.distribution], fixed[release.distribution])
-        lab.apply(releases, names, fixed)
-        stock_env, fixed_env = lab.env(trees), lab.env(fixed)
-    try:
-        yield Outcome(run(stock_env, folder), run(fixed_env, folder))
-    finally:  # the copies' bytecode; what belongs to the cached trees stays for the next run
-        shutil.rmtree(os.path.join(fixed_env["PYTHONPYCACHEPREFIX"], str(folder).lstrip(os.sep)), ignore_errors=True)
+    """Both runs of a profile."""
+    profile = REGISTRY.profiles[request.param]
+    with workbench(request, tmp_path_factory, profile) as bench, bench.fixed(profile.fixes) as fixed:
+        yield Outcome(bench.run("e2e.py", [], bench.stock), bench.run("e2e.py", [], fixed))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,22 +7,12 @@ gpt-oss, whose sinks and experts' biases stay in bfloat16, to 0.011.  Stock's gp
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from workbench import REGISTRY, workbench
 
-from fixpack import compose, crosscheck, prove_lab, registry
-from fixpack.proof_trees import clone
-
-REPO = Path(__file__).resolve().parent.parent
-REGISTRY = registry.load(str(REPO))
 PROFILE = REGISTRY.profiles["gaudi2-v0.26.0"]
 WINDOW = 128
 LENGTHS = [5, 100, 130, 257, 600, 900]
@@ -44,47 +34,15 @@ class Outcome:
         self.fixed = fixed
 
 
-def run(env: Mapping[str, str], folder: Path, families: Sequence[str]) -> Found:
-    done = subprocess.run(
-        [sys.executable, str(REPO / "tests/harness/families.py"), *families],
-        env=dict(env), cwd=folder, capture_output=True, text=True,
-    )
-    assert done.returncode == 0, done.stderr[-6000:]
-    found: Found = json.loads(done.stdout)
-    return found
-
-
 @pytest.fixture(scope="module")
 def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FIXPACK_SOURCES", str(request.getfixturevalue("real_cache")))
-        absent = prove_lab.missing_modules()
-        if absent:
-            pytest.skip(f"needs {', '.join(absent)}: python3 bootstrap.py test installs the pinned versions")
-        lab = prove_lab.real_lab(REGISTRY)
-        releases = REGISTRY.profile_releases(PROFILE)
-        trees = {release.distribution: lab.tree(release) for release in releases}
-        missing = [lab.fetch(release) for release in releases if not trees[release.distribution]]
-        if missing:
-            pytest.skip(f"source missing: {' && '.join(missing)}")
-        folder = tmp_path_factory.mktemp("families")
-        names = crosscheck.closure(REGISTRY, PROFILE.fixes)
-        fixed = dict(trees)
-        for release in releases:
-            if compose.touched(release, [REGISTRY.fixes[name] for name in names]):
-                fixed[release.distribution] = str(folder / release.distribution)
-                clone(trees[release.distribution], fixed[release.distribution])
-        lab.apply(releases, names, fixed)
-        stock_env, fixed_env = lab.env(trees), lab.env(fixed)
     gpt_oss = ["gpt_oss:float32"]
-    try:
+    with workbench(request, tmp_path_factory, PROFILE) as bench, bench.fixed(PROFILE.fixes) as fixed:
         yield Outcome(
-            run(stock_env, folder, gpt_oss),
-            run({**stock_env, "VLLM_FLATTEN_INPUT": "1"}, folder, gpt_oss),
-            run(fixed_env, folder, list(NEAR)),
+            bench.run("families.py", gpt_oss, bench.stock),
+            bench.run("families.py", gpt_oss, bench.stock, {"VLLM_FLATTEN_INPUT": "1"}),
+            bench.run("families.py", list(NEAR), fixed),
         )
-    finally:  # the copies' bytecode; what belongs to the cached trees stays for the next run
-        shutil.rmtree(os.path.join(fixed_env["PYTHONPYCACHEPREFIX"], str(folder).lstrip(os.sep)), ignore_errors=True)
 
 
 @pytest.mark.parametrize("family", NEAR)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from kit import DEFAULT, PATCHES, REPO, Kit, sha, state
+from kit import DEFAULT, PATCHES, REPO, Kit, as_nobody, sha, state
 
 ALL_PRISTINE = dict.fromkeys((*DEFAULT, "long-share", "wide-log"), "pristine")
 
@@ -264,21 +264,6 @@ def open_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="fixpack-open-") as made:
         os.chmod(made, 0o755)
         yield Path(made)
-
-
-def as_nobody(act: Callable[[], int]) -> int:
-    """Run something in a child that gave up root."""
-    child = os.fork()
-    if child == 0:
-        code = 99
-        try:
-            os.setgroups([])
-            os.setresgid(65534, 65534, 65534)
-            os.setresuid(65534, 65534, 65534)
-            code = act()
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

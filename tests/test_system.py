@@ -7,23 +7,16 @@ long run.
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
+from workbench import REGISTRY, Workbench, workbench
 
-from fixpack import compose, crosscheck, prove_lab, registry
-from fixpack.proof_trees import clone
+from fixpack import crosscheck
 
-REPO = Path(__file__).resolve().parent.parent
-REGISTRY = registry.load(str(REPO))
 PROFILE = REGISTRY.profiles["gaudi2-v0.26.0"]
 SEEDS = int(os.environ.get("FIXPACK_SYSTEM_SEEDS", "8"))
 SUBSETS = int(os.environ.get("FIXPACK_SYSTEM_SUBSETS", "1"))
@@ -41,56 +34,25 @@ Found = dict[str, dict[str, Any]]
 class System:
     """Runs the workloads on one tree after another; what was found on a tree is kept."""
 
-    def __init__(self, lab: Any, folder: Path) -> None:
-        self.lab = lab
-        self.folder = folder
-        self.releases = REGISTRY.profile_releases(PROFILE)
-        self.trees = {release.distribution: lab.tree(release) for release in self.releases}
+    def __init__(self, bench: Workbench) -> None:
+        self.bench = bench
         self.found: dict[tuple[str, ...], Found] = {}
 
     def run(self, fixes: Sequence[str]) -> Found:
         """What the workloads found with these fixes (and those that they require) applied."""
-        names = tuple(crosscheck.closure(REGISTRY, fixes))
+        names = tuple(crosscheck.closure(REGISTRY, tuple(fixes)))
         if names not in self.found:
-            self.found[names] = self._run(names)
+            with self.bench.fixed(names) as trees:
+                found: Found = self.bench.run("system.py", [str(SEEDS)], trees)
+            assert list(found) == [*MODES, "limits"]
+            self.found[names] = found
         return self.found[names]
-
-    def _run(self, names: tuple[str, ...]) -> Found:
-        trees = dict(self.trees)
-        copies = self.folder / str(len(self.found))
-        for release in self.releases:
-            if compose.touched(release, [REGISTRY.fixes[name] for name in names]):
-                trees[release.distribution] = str(copies / release.distribution)
-                clone(self.trees[release.distribution], trees[release.distribution])
-        if names:
-            self.lab.apply(self.releases, names, trees)
-        env = self.lab.env(trees)
-        try:
-            done = subprocess.run(
-                [sys.executable, str(REPO / "tests/harness/system.py"), str(SEEDS)],
-                env=env, cwd=self.folder, capture_output=True, text=True,
-            )
-        finally:  # the copies and their bytecode; what belongs to the cached trees stays for the next run
-            shutil.rmtree(copies, ignore_errors=True)
-            shutil.rmtree(os.path.join(env["PYTHONPYCACHEPREFIX"], str(copies).lstrip(os.sep)), ignore_errors=True)
-        assert done.returncode == 0, done.stderr[-6000:]
-        found: Found = json.loads(done.stdout)
-        assert list(found) == [*MODES, "limits"]
-        return found
 
 
 @pytest.fixture(scope="module")
 def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FIXPACK_SOURCES", str(request.getfixturevalue("real_cache")))
-        absent = prove_lab.missing_modules()
-        if absent:
-            pytest.skip(f"needs {', '.join(absent)}: python3 bootstrap.py test installs the pinned versions")
-        lab = prove_lab.real_lab(REGISTRY)
-        missing = [lab.fetch(release) for release in REGISTRY.profile_releases(PROFILE) if not lab.tree(release)]
-        if missing:
-            pytest.skip(f"source missing: {' && '.join(missing)}")
-        yield System(lab, tmp_path_factory.mktemp("system"))
+    with workbench(request, tmp_path_factory, PROFILE) as bench:
+        yield System(bench)
 
 
 def wrong(found: Found, mode: str) -> dict[str, list[str]]:
