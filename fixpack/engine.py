@@ -185,10 +185,10 @@ def make_plan(
                 problems.append(Problem("result_sha_differs", message, "", path, 0, *pair, hint="run `fixpack lock`"))
             now = seen[release.distribution, path]
             changed = now.data != data
-            edited = scopes(release, [registry.fixes[name] for name in (*chosen, *unasked)], path)
-            problem = check_syntax(path, data, edited) if changed else None
-            problems += [problem] if problem else []
             if changed:
+                edited = scopes(release, [registry.fixes[name] for name in (*chosen, *unasked)], path)
+                problem = check_syntax(path, data, edited)
+                problems += [problem] if problem else []
                 problems += outside(now.real)
                 changes.append(Change(now.real, now.data, data))
             else:

@@ -77,7 +77,7 @@ def find(root: str, name: str) -> Lock:
     known: list[str] = []
     names_there = _listed(root)
     files = [each for each in names_there if each.endswith(SUFFIX)]
-    files.sort(key=lambda each: each != name + SUFFIX)  # the likely one first
+    files.sort(key=lambda each: (each != name + SUFFIX, name not in each))  # the likely ones first: each is read whole
     for each in files:
         lock = read(root, each[: -len(SUFFIX)])
         names = (lock["profile"], *lock["aliases"])
