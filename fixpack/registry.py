@@ -35,6 +35,8 @@ NAME = r"[a-z0-9]+(-[a-z0-9]+)*"
 RELEASE = r"[a-z0-9]+([.-][a-z0-9]+)*"
 SHA256 = r"[0-9a-f]{64}"
 COMMIT = r"[0-9a-f]{40}"
+#: a release whose archive is pinned by sha256 may name its commit as the archive does: abbreviated
+COMMIT_SHORT = r"[0-9a-f]{9,40}"
 URL = r"https://[!-~]+"
 SCOPE = r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
 PATH = r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+"
@@ -261,7 +263,7 @@ def _load_release(root: str, distribution: str, name: str, problems: list[Proble
         name,
         top.text("version", pattern=r"[0-9][0-9A-Za-z.+]*"),
         package,
-        top.text("commit", pattern=COMMIT),
+        top.text("commit", pattern=COMMIT_SHORT if sdist else COMMIT),
         top.texts("also-commits", pattern=COMMIT),
         top.text("git", "", URL),
         sdist,
