@@ -179,7 +179,7 @@ def _compare(op: ast.cmpop, left: ast.expr, right: ast.expr, names: Mapping[str,
     return _ORDER[type(op)](_number(left, names), _number(right, names))
 
 
-def _given(node: ast.expr, names: Mapping[str, Value]) -> Value:
+def _given(node: ast.expr, names: Mapping[str, Value]) -> bool | int | float | str:
     found = _value(node, names)
     if found is None:
         raise Undecided(f"{ast.unparse(node)} is not given")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -62,6 +63,11 @@ def model_key(files: Sequence[RuleFile], named: str, model: str) -> str:
     return found[0] if found else ""
 
 
+def sources(files: Sequence[RuleFile]) -> dict[str, str]:
+    """What each source is, by the name that findings use."""
+    return {f"{file.name}/{name}": text for file in files for name, text in file.sources.items()}
+
+
 def check(case: Case) -> tuple[Finding, ...]:
     """All that is wrong, errors first; within a level in the order of the rules."""
     findings = [*case.served.findings, *_misspelled(case)]
@@ -101,7 +107,7 @@ def _check_rule(case: Case, file: RuleFile, rule: Rule) -> Iterator[Finding]:
 
 
 def _finding(file: RuleFile, rule: Rule, message: str, level: str = "", remedy: str = "") -> Finding:
-    source = file.sources[rule.source]
+    source = f"{file.name}/{rule.source}"
     return Finding(level or rule.level, rule.id, rule.subject, message, rule.reason, source, rule.remedy or remedy)
 
 
@@ -177,7 +183,8 @@ def _option(case: Case, file: RuleFile, rule: Rule, option: Option, names: Mappi
         return
     want = "must" if rule.kind == "required" else "should"
     if not given:
-        says = f"{rule.subject} is not given" if value is None else f"{rule.subject} is {value!r}, vLLM's default"
+        silent = value is None or value == "" or option.kind in ("flag", "bool")
+        says = f"{rule.subject} is not given" if silent else f"{rule.subject} is {value!r}, vLLM's default"
         yield _finding(file, rule, f"{says}; it {want} be {_right(rule)}", remedy=f"add {wanted}")
     elif not _is_right(rule, option, value, names):
         message = f"{_told(case, option, value)}; it {want} be {_right(rule)}"
@@ -196,7 +203,7 @@ def _text(value: Any) -> str:
 def written(rule: Rule) -> str:
     """The rule's option or variable as it would be written."""
     if rule.is_option:
-        return " ".join((rule.subject, *rule.values))
+        return shlex.join((rule.subject, *rule.values))
     return f"{rule.subject}={rule.values[0]}" if rule.values else rule.subject
 
 
@@ -272,7 +279,9 @@ def _variable(case: Case, file: RuleFile, rule: Rule, names: Mapping[str, Value]
     want = "must" if rule.kind == "required" else "should"
     if text is None:
         if not rule.unset:
-            yield _finding(file, rule, f"{rule.subject} is not set; it {want} be {_right(rule)}", remedy=f"set {wanted}")
+            yield _finding(
+                file, rule, f"{rule.subject} is not set; it {want} be {_right(rule)}", remedy=f"set {wanted}"
+            )
     elif not _fits(rule, text, names):
         yield _finding(file, rule, f"{rule.subject} is {text!r}; it {want} be {_right(rule)}", remedy=f"set {wanted}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fixpack.finding import ERROR, LEVELS, Finding
@@ -17,8 +17,8 @@ def exit_code(findings: Sequence[Finding], strict: bool) -> int:
     return int(any(each.level in grave for each in findings))
 
 
-def as_text(profile: str, findings: Sequence[Finding], checked: int) -> str:
-    """Every finding with its rule, reason and remedy, and a last line that counts them."""
+def as_text(profile: str, findings: Sequence[Finding], checked: int, sources: Mapping[str, str]) -> str:
+    """Every finding with its rule, reason and remedy, what its sources are, and a last line that counts them."""
     lines = []
     for each in findings:
         lines.append(f"{each.level}: {each.message} [{each.rule}]")
@@ -26,6 +26,7 @@ def as_text(profile: str, findings: Sequence[Finding], checked: int) -> str:
             lines.append(f"  why: {each.reason}" + (f" ({each.source})" if each.source else ""))
         if each.remedy:
             lines.append(f"  next: {each.remedy}")
+    lines += [f"source {name}: {sources[name]}" for name in dict.fromkeys(each.source for each in findings) if name]
     counts = [plural(sum(each.level == level for each in findings), level) for level in LEVELS]
     told = "the command is as the rules want it" if not findings else ", ".join(counts)
     lines.append(f"{profile}: {plural(checked, 'rule')} checked: {told}")

@@ -70,7 +70,7 @@ class Machine(NamedTuple):
     runtime: str  # container runtime, "" for the default one
     driver: str  # device driver of a compose reservation, "" if none
     resource: str  # Kubernetes resource name of one accelerator
-    count: int  # accelerators of one server
+    accelerators: int  # of one server
     capabilities: tuple[str, ...]
     memory_lock: bool  # pinned host memory: no limit on locked memory
     variables: dict[str, str]  # what the container runtime wants to see; not the server's

@@ -6,6 +6,8 @@ time.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # an apply needs no launch rules
@@ -176,7 +178,7 @@ class Registry(NamedTuple):
     fixes: dict[str, Fix]
     releases: dict[str, Release]  # by "distribution@release"
     profiles: dict[str, Profile]  # by name, not by alias
-    launch: dict[str, RuleFile] = {}  # by name; shared, as no record is ever changed
+    launch: Mapping[str, RuleFile] = MappingProxyType({})  # by name
 
     def rule_files(self, profile: Profile) -> tuple[RuleFile, ...]:
         """The rules for the serve command of a profile, in its order."""

@@ -46,7 +46,9 @@ def _configure(parser: argparse.ArgumentParser, action: str) -> None:
 
         launch_render.configure(parser)
         return
-    parser.add_argument("--model", metavar="M", default="", help="which model of the rules it is, where its path hides it")
+    parser.add_argument(
+        "--model", metavar="M", default="", help="which model of the rules it is, where its path hides it"
+    )
     variables = "variables of the server, NAME=VALUE lines as `docker run --env-file` reads them"
     if action == "check":
         variables += "; without it, this process's own"
@@ -96,7 +98,11 @@ def _check(args: argparse.Namespace, words: list[str]) -> int:
         body = launch_report.as_json(args.profile, case.model, findings, sum(1 for _ in case.rules()), code)
         print(json.dumps(body, indent=1))
     else:
-        print(launch_report.as_text(args.profile, findings, sum(1 for _ in case.rules())))
+        print(
+            launch_report.as_text(
+                args.profile, findings, sum(1 for _ in case.rules()), launch_check.sources(case.files)
+            )
+        )
     return code
 
 
@@ -116,7 +122,9 @@ def prepare(args: argparse.Namespace, words: list[str], environment: dict[str, s
     stale = lock.stale(root, lock.read(root, profile.name))
     if stale:
         raise RegistryError(*stale)
-    unknown = [registry.unknown("opt-in fix", each, profile.opt_in) for each in args.fixes if each not in profile.opt_in]
+    unknown = [
+        registry.unknown("opt-in fix", each, profile.opt_in) for each in args.fixes if each not in profile.opt_in
+    ]
     if unknown:
         raise UsageError(*unknown)
     files = loaded.rule_files(profile)
@@ -164,6 +172,9 @@ def _without_strict(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def _tell(args: argparse.Namespace, findings: tuple[Finding, ...], case: Case) -> None:
-    from fixpack import launch_report
+    from fixpack import launch_check, launch_report
 
-    print(launch_report.as_text(args.profile, findings, sum(1 for _ in case.rules())), file=sys.stderr)
+    print(
+        launch_report.as_text(args.profile, findings, sum(1 for _ in case.rules()), launch_check.sources(case.files)),
+        file=sys.stderr,
+    )

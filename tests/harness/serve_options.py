@@ -1,7 +1,7 @@
 """The options of ``vllm serve`` as each pinned release declares them, taken from its own parser.
 
-``python tests/harness/serve_options.py`` writes ``fixpack/serve_options.json`` from the cached sources: names, kinds and
-numbers of values, one line each.  ``--compare`` writes nothing and exits 1 if the file is not what they give.
+``python tests/harness/serve_options.py`` writes ``fixpack/serve_options.json`` from the cached sources: names, kinds
+and numbers of values, one line each.  ``--compare`` writes nothing and exits 1 if the file is not what they give.
 
 ``ask`` runs this file in a fresh interpreter that imports one release, also to see what its parser makes of command
 lines.
@@ -168,7 +168,7 @@ def inner() -> None:
 def ask(tree: Path | str, cache: Path | str, lines: list[list[str]] | None = None) -> dict[str, Any]:
     """Options, variables and parsed command lines of one release.
 
-    In: the folder that holds ``vllm/``, a cache folder, command lines.  Raises RuntimeError where it cannot be imported.
+    In: the folder that holds ``vllm/``, a cache folder, command lines.  Raises RuntimeError if it cannot.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLLM", "PYTHON", "FIXPACK"))}
     env = {
