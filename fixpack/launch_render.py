@@ -75,27 +75,26 @@ def complete(case: Case, words: Sequence[str]) -> tuple[Case, list[str], dict[st
     variables = dict(case.variables)
     while True:
         case = case._replace(served=serve_line.read(told, case.table), variables=variables)
-        found = next((rule for _, rule in case.rules() if _adds(case, rule, variables)), None)
-        if found is None:
+        broken = {each.rule for each in launch_check.check(case)}
+        added: dict[str, Rule] = {}  # by subject: of two rules about one, the first decides
+        for _, rule in case.rules():
+            if rule.id in broken and _adds(case, rule):
+                added.setdefault(rule.subject, rule)
+        if not added:
             return case, told, variables
-        if found.is_option:
-            told += [found.subject, *found.values]
-        else:
-            variables = {**variables, found.subject: found.values[0]}
+        for rule in added.values():
+            told += [rule.subject, *rule.values] if rule.is_option else []
+        variables = {**variables, **{rule.subject: rule.values[0] for rule in added.values() if not rule.is_option}}
 
 
-def _adds(case: Case, rule: Rule, variables: dict[str, str]) -> bool:
-    """Whether a rule is violated only because its option or variable is missing, and says what to write."""
+def _adds(case: Case, rule: Rule) -> bool:
+    """Whether a broken rule says what to write, and nothing is written yet."""
     if rule.kind not in ("required", "recommended"):
         return False
-    if rule.is_option:
-        option = case.table.spellings[rule.subject]
-        missing = option.name not in case.served.values
-        told = bool(rule.values) or option.kind in ("flag", "bool")
-    else:
-        missing = rule.subject not in variables
-        told = bool(rule.values)
-    return missing and told and any(each.rule == rule.id for each in launch_check.check(case))
+    if not rule.is_option:
+        return bool(rule.values) and rule.subject not in case.variables
+    option = case.table.spellings[rule.subject]
+    return option.name not in case.served.values and (bool(rule.values) or option.kind in ("flag", "bool"))
 
 
 def findings(case: Case) -> tuple[Finding, ...]:
