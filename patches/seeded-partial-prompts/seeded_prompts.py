@@ -46,7 +46,7 @@ def note_unfinished(runner: Runner, prompts: Sequence[str], num_scheduled_tokens
 
 
 def leave_out_unfinished(runner: Runner, generators: MutableMapping[int, Any]) -> None:
-    """Take the noted generators out of ``generators``, which the sampler is about to use: row of logits -> generator."""
+    """Take the noted generators out of ``generators``, what the sampler is to use: row of logits -> generator."""
     # Nothing is noted yet when the warm-up samples.
     left = runner.__dict__.get("_unfinished_generators", ())
     if left:
