@@ -72,6 +72,7 @@ def apply(
         plan.files,
         places(lock, target),
         notes=(*notes, *remarks(lock, selection, target)),
+        records=tuple(sorted({change.path for change in plan.changes} - {file.real for file in plan.files})),
     )
 
 
