@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -128,9 +129,11 @@ def prepare(args: argparse.Namespace, words: list[str], environment: dict[str, s
     if unknown:
         raise UsageError(*unknown)
     files = loaded.rule_files(profile)
-    if not files:
-        message = f"the profile {profile.name} has no rules for the serve command"
-        raise UsageError(Problem("no_rules", message, hint="name a file of launch/ in the profile's 'launch'"))
+    if not files or "vllm" not in profile.releases:
+        lacks = "rules for the serve command" if not files else "release of vllm"
+        message = f"the profile {profile.name} has no {lacks}"
+        hint = "" if files else "name a file of launch/ in the profile's 'launch'"
+        raise UsageError(Problem("no_rules", message, hint=hint))
     table = serve_options.table(profile.releases["vllm"])
     served = serve_line.read(words, table)
     fixes = frozenset((*profile.fixes, *args.fixes))
@@ -153,7 +156,8 @@ def _exec(args: argparse.Namespace, words: list[str]) -> int:
     locked = lock.read(root, args.profile)
     args.check, args.update_record, args.json = True, False, False
     target = target_options.open_target(args, locked)
-    code = bring_in(_without_strict(args), root, locked, target, write=False)
+    with contextlib.redirect_stdout(sys.stderr):  # stdout is the server's
+        code = bring_in(_without_strict(args), root, locked, target, write=False)
     if code:
         return code
     findings = launch_check.check(case)
