@@ -123,11 +123,10 @@ def prepare(args: argparse.Namespace, words: list[str], environment: dict[str, s
     stale = lock.stale(root, lock.read(root, profile.name))
     if stale:
         raise RegistryError(*stale)
-    unknown = [
-        registry.unknown("opt-in fix", each, profile.opt_in) for each in args.fixes if each not in profile.opt_in
-    ]
+    strange = [each for each in args.fixes if each not in profile.opt_in]
+    unknown = [registry.unknown("fix", each, profile.opt_in) for each in strange]
     if unknown:
-        raise UsageError(*unknown)
+        raise UsageError(*(each._replace(message=f"{each.message} to opt in to") for each in unknown))
     files = loaded.rule_files(profile)
     if not files or "vllm" not in profile.releases:
         lacks = "rules for the serve command" if not files else "release of vllm"
