@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from fixpack.docs_launch import launch_prohibitions, launch_sections
 from fixpack.docs_models import Guide, models_page
 from fixpack.markdown import Linker, code, fenced, prose, table
 from fixpack.model import Edit, Fix, Profile, Registry, Release
@@ -230,6 +231,7 @@ def profile_page(registry: Registry, profile: Profile) -> str:
         f"# {profile.name}",
         f"{prose(profile.hardware)}{', experimental' if profile.experimental else ''}.{also}",
         fenced(f"python apply_all.py --profile {profile.name}", language=""),
+        *(launch_sections(profile, registry) if profile.launch else ()),
         "## Releases",
         table(["distribution", "release", "commit", "source"], [_release_row(each) for each in releases]),
         "## Fixes",
@@ -241,6 +243,9 @@ def profile_page(registry: Registry, profile: Profile) -> str:
             "Off unless named behind the profile.",
             _fix_table(registry, profile.opt_in),
         ]
+    forbidden = launch_prohibitions(profile, registry)
+    if forbidden:
+        parts += ["## What not to do", "\n".join(f"- {each}" for each in forbidden)]
     parts += [
         "## Pinned files",
         "Fixes change these files only, and only if each has these bytes; new files are on the fixes' own pages.",

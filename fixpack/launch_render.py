@@ -131,20 +131,20 @@ def render(case: Case, wish: Wish, serve: Sequence[str], variables: dict[str, st
         "variables": variables,
         "launcher": ["python3", "-m", "fixpack", "launch", "exec", "--profile", wish.profile, *fixes, *known, "--"],
         "serve": list(serve),
-        "lines": _lines(serve),
+        "lines": lines(serve),
         "verify": ["python3", f"{wish.fixpack}/apply_all.py", "--profile", wish.profile, "--check", *wish.fixes],
     }
     return {name: environment.get_template(f"{name}.j2").render(values) for name in FILES}
 
 
-def _lines(words: Sequence[str]) -> list[list[str]]:
+def lines(words: Sequence[str]) -> list[list[str]]:
     """The program and its model in the first line, then an option with its values in each."""
-    lines = [list(words[:3])]
+    made = [list(words[:3])]
     for word in words[3:]:
-        if word.startswith("--") or len(lines) == 1:
-            lines.append([])
-        lines[-1].append(word)
-    return lines
+        if word.startswith("--") or len(made) == 1:
+            made.append([])
+        made[-1].append(word)
+    return made
 
 
 _NO_MACHINE = Machine("", "", "example.com/accelerator", 1, (), False, {})

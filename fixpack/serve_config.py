@@ -9,6 +9,8 @@ from fixpack.serve_options import Table
 from fixpack.serve_values import ValueProblem
 
 MAX_BYTES = 1 << 20
+#: an alias of aliases grows without end when it is written out as arguments
+MAX_ALIASES = 20
 
 
 def config_arguments(path: str, table: Table | None) -> tuple[list[str], list[str]]:
@@ -46,7 +48,11 @@ def _load(path: str) -> dict[str, Any]:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise ValueProblem(f"--config {path}: it has more than {MAX_BYTES} bytes")
+        if sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(data, Loader=yaml.SafeLoader)) > MAX_ALIASES:
+            raise ValueProblem(f"--config {path}: it has more than {MAX_ALIASES} aliases")
         found = yaml.safe_load(data)
+    except ValueProblem:
+        raise
     except OSError as error:
         raise ValueProblem(f"--config {path}: it cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:

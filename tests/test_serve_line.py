@@ -268,7 +268,20 @@ def test_an_unknown_option_gets_a_suggestion() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "- a\n", "a: [\n", "1: 2\n", "&a [*a]\n", "!!python/object/apply:os.system [true]\n", "\x00", "just text"],
+    [
+        "",
+        "- a\n",
+        "a: [\n",
+        "1: 2\n",
+        "&a [*a]\n",
+        "!!python/object/apply:os.system [true]\n",
+        "\x00",
+        "just text",
+        "a: &a [x]\n" + "".join(f"b{n}: [*a, *a, *a, *a, *a, *a, *a, *a, *a]\n" for n in range(9)),
+        "[" * 5000,
+        "a: " + "x" * (1 << 21),
+    ],
+    ids=range(11),
 )
 def test_a_bad_configuration_file_is_one_error(text: str, tmp_path: Path) -> None:
     file = tmp_path / "serve.yaml"
