@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import torch
 
-from vllm.platforms import current_platform
-
 
 def view_pins(uva: bool) -> bool:
     """Whether the view that will be made allocates pinned memory itself, so that pinning before would be twice.
 
     :param uva: whether a view will be made at all.
     """
+    from vllm.platforms import current_platform  # as upstream does: at the call, when the platform is known
+
     return uva and current_platform.is_cuda_alike()
 
 
