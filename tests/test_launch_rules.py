@@ -76,9 +76,11 @@ BROKEN: dict[str, Broken] = {
     "offload-budget": Broken(["--cpu-offload-gb", "299"]),
     "offload-budget-measured": Broken(["--cpu-offload-gb", "310"]),
     "offload-names": Broken(["--cpu-offload-params", "experts.w13_weight", "experts.w2_weight"]),
+    "offload-names-legacy": Broken(
+        ["--cpu-offload-params", "experts.w13_weight", "experts.w2_weight"], fixes=("offload-naming-legacy",)
+    ),
     "hbm-stock": Broken(["--cpu-offload-gb", "300", "--max-model-len", "490466"]),
     "exact-pinning": Broken(variables={"VLLM_WEIGHT_OFFLOADING_DISABLE_PIN_MEMORY": "0"}),
-    "exact-pinning-twice": Broken(variables={"VLLM_WEIGHT_OFFLOADING_DISABLE_PIN_MEMORY": None}),
     "uva-on": Broken(variables={"VLLM_WEIGHT_OFFLOADING_DISABLE_UVA": "1"}),
     "marlin": Broken(["--moe-backend", "auto"]),
     "no-deep-gemm": Broken(variables={"VLLM_USE_DEEP_GEMM": "1"}),
