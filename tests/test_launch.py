@@ -74,7 +74,7 @@ class LaunchKit(Kit):
 
     def launch(self, action: str, *args: str, env: Mapping[str, str] | None = None, site: bool = True) -> Done:
         """``python -m fixpack launch`` in a process of its own, as an image runs it."""
-        where = ["--site", str(self.site)] if site else []
+        where = ["--site", str(self.site)] if site and action == "exec" else []
         command = [sys.executable, "-m", "fixpack", "launch", action, "--registry", str(self.registry), *where]
         base = {
             "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}",

@@ -39,7 +39,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _configure(parser: argparse.ArgumentParser, action: str) -> None:
-    target_options.add(parser, profile="the profile, by name or alias")
+    if action == "exec":
+        target_options.add(parser, profile="the profile, by name or alias")
+    else:  # nothing is looked at but the command
+        parser.add_argument("--profile", metavar="P", help="the profile, by name or alias")
+        parser.add_argument("--registry", metavar="DIR", help="use this registry (default: the one beside the engine)")
     fixes = "an opt-in fix that the image has; repeatable"
     parser.add_argument("--fix", metavar="FIX", action="append", default=[], dest="fixes", help=fixes)
     if action == "render":
