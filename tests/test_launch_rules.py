@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from fixpack import launch_check, launch_render, registry, serve_line, serve_options
-from fixpack.launch_check import Case
+from fixpack import launch_case, launch_check, launch_render, registry, serve_line, serve_options
+from fixpack.launch_case import Case
 from fixpack.model import Profile
 
 REGISTRY = registry.load(str(Path(__file__).resolve().parent.parent))
@@ -118,7 +118,7 @@ def case(profile: Profile, words: Sequence[str], variables: Mapping[str, str], b
     files = REGISTRY.rule_files(profile)
     table = serve_options.table(profile.releases["vllm"])
     served = serve_line.read(["vllm", "serve", *words], table)
-    key = launch_check.model_key(files, broken.model, served.model)
+    key = launch_case.model_key(files, broken.model, served.model)
     return Case(files, table, served, dict(variables), frozenset((*profile.fixes, *broken.fixes)), key)
 
 
@@ -156,7 +156,7 @@ def test_a_command_that_breaks_it_and_one_that_does_not(name: str, rule: str) ->
     assert (found[0].level, found[0].subject, found[0].reason) == (wanted.level, wanted.subject, wanted.reason)
     assert found[0].message
     assert found[0].remedy
-    assert found[0].source in launch_check.sources(REGISTRY.rule_files(profile))
+    assert found[0].source in launch_case.sources(REGISTRY.rule_files(profile))
 
 
 def test_every_rule_has_a_command_that_breaks_it() -> None:
@@ -168,7 +168,7 @@ def test_every_rule_has_a_command_that_breaks_it() -> None:
 @pytest.mark.parametrize("model", ["", "mimo-pro", "mimo-flash"])
 def test_the_right_command_has_nothing_wrong(name: str, model: str) -> None:
     profile = REGISTRY.profiles[name]
-    if model and model not in launch_check.models(REGISTRY.rule_files(profile)):
+    if model and model not in launch_case.models(REGISTRY.rule_files(profile)):
         pytest.skip("not a model of this hardware")
     start = case(profile, [MODELS[model]], {}, Broken(model=model))
     done, _, _ = launch_render.complete(start, ["vllm", "serve", MODELS[model]])
