@@ -66,9 +66,9 @@ def test_a_folder_with_other_lines(kit: Kit, tmp_path: Path, capsys: pytest.Capt
         f"demo-plugin={tmp_path / 'tree'}:",
         "demo-plugin@v1.0.0: 3 of 6 anchors hold, 0 of 2 files are the same",
         "  ! demo_plugin/runner.py: anchor 'step-count' is not there in Runner.step "
-        f"(the anchor is {where}:14)",
-        f"  ! demo_plugin/batch.py: anchor 'batch-stale': the file is not there (the anchor is {where}:28)",
-        f"  ! demo_plugin/batch.py: anchor 'batch-swap': the file is not there (the anchor is {where}:31)",
+        f"(the anchor is {where}:15)",
+        f"  ! demo_plugin/batch.py: anchor 'batch-stale': the file is not there (the anchor is {where}:30)",
+        f"  ! demo_plugin/batch.py: anchor 'batch-swap': the file is not there (the anchor is {where}:33)",
         "  not for order-kept: batch-stale",
         "  not for rows-counted: step-count",
         "  not for wide-log: batch-swap",
