@@ -156,7 +156,9 @@ class _Bindings(TorchFunctionMode):
                 assert all(isinstance(each, torch.Tensor) or each == slice(None) for each in index), index
                 return aten.index.Tensor(args[0], [None if isinstance(each, slice) else each for each in index])
         if func is torch.Tensor.to:
-            device = kwargs.get("device", next((each for each in args[1:] if isinstance(each, str | torch.device)), None))
+            device = kwargs.get(
+                "device", next((each for each in args[1:] if isinstance(each, str | torch.device)), None)
+            )
             if device is not None and torch.device(device).type == "cuda":
                 dtype = kwargs.get("dtype", next((each for each in args[1:] if isinstance(each, torch.dtype)), None))
                 if args[0].device.type == "cuda" and dtype in (None, args[0].dtype):
