@@ -37,7 +37,7 @@ def view(tensor: Any) -> Any:
 def test_places(books: Any) -> None:
     held = [weight(), weight("cpu"), weight("cpu").pin_memory()]
     assert (books.hbm, books.pageable, books.pinned, books.exact) == (4.5 * GIB, 4.5 * GIB, 8 * GIB, 0)
-    assert books.host == 12.5 * GIB
+    assert books.reserved == 12.5 * GIB
     assert [books.on_host(tensor) for tensor in held] == [False, True, True]
     assert [tensor.is_pinned() for tensor in held[1:]] == [False, True]
     assert books.pin_calls == 1
@@ -68,7 +68,7 @@ def test_view_of_another_tensor(books: Any) -> None:
     part = seen[1:, ..., :3]
     assert books.on_host(part)
     del seen, part
-    assert books.host == 0
+    assert books.reserved == 0
 
 
 def test_bindings(books: Any) -> None:

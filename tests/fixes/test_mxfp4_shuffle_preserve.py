@@ -130,7 +130,7 @@ def convert(make: Callable[[], nn.Module]) -> Cost:
         model = offloader.wrap_modules(iter([Model(layer)]))[0]
         before = {name: uva.key(getattr(layer, name)) for name in WEIGHTS}
         assert all(books.on_host(getattr(layer, name)) for name in WEIGHTS), "the offloader left them in HBM"
-        host, hbm = books.host, books.hbm
+        host, hbm = books.reserved, books.hbm
         books.peak_host = host
         config = SimpleNamespace(quantization=None, dtype=torch.bfloat16)
         loading.process_weights_after_loading(model, config, torch.device("cuda"))
