@@ -16,7 +16,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write what changed and remove what is orphaned; returns 0, or 1 if ``--check`` found such a page."""
-    from fixpack import docs, docs_models, registry
+    from fixpack import docs, docs_facts, registry
     from fixpack.errors import FixpackError, Problem, UsageError
     from fixpack.text import plural
 
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     if not os.path.isdir(folder):
         message = "the pages need a checkout of fixpack: this registry has no folder docs/"
         raise UsageError(Problem("docs_missing", message, file=loaded.root, hint="name one with --registry DIR"))
-    made = docs.pages(loaded, docs_models.read_guide(loaded))
+    made = docs.pages(docs_facts.read_facts(loaded))
     found = docs.survey(folder, made)
     if found.foreign:
         hint = "move it elsewhere: the folders docs/fixes and docs/profiles hold made pages only"
