@@ -29,8 +29,13 @@ REFERENCE = "reference.md"
 START = "README.md"
 _SINGLE = (MODELS, REFERENCE, START)
 
-#: hand-written pages in the order in which the first page names them; others follow by name
-GUIDE = ("quick-start.md", "refusals.md", "threat-model.md", "records.md")
+#: hand-written pages in the order in which the first page names them, and what it says of each; others follow by name
+GUIDE = {
+    "quick-start.md": "five lines of a Dockerfile, and a few for a running image",
+    "refusals.md": "every reason code, what it means, and what to do",
+    "threat-model.md": "what the hashes and the proofs prove, and what they do not",
+    "records.md": "bytecode, RECORD, the receipt, and what pip makes of them",
+}
 
 
 class Survey(NamedTuple):
@@ -64,7 +69,8 @@ def hand_written(folder: str) -> dict[str, str]:
         names = sorted(name for name in os.listdir(folder) if name.endswith(".md") and name not in _SINGLE)
     except FileNotFoundError:
         return {}
-    names.sort(key=lambda name: GUIDE.index(name) if name in GUIDE else len(GUIDE))
+    order = list(GUIDE)
+    names.sort(key=lambda name: order.index(name) if name in GUIDE else len(order))
     return {name: (_read(os.path.join(folder, name)) or b"").decode("utf-8", "replace") for name in names}
 
 
@@ -163,7 +169,10 @@ def start_page(facts: Facts, written: Mapping[str, str]) -> str:
         "Fixpack brings named, proven corrections into installed packages when an image is built: all of them or none, "
         "and only where each file that they touch is, byte for byte, the one on which they were proven.",
         "## Guide",
-        "\n".join(f"- [{_title(name, text)}]({name}){_first(text)}" for name, text in written.items())
+        "\n".join(
+            f"- [{_title(name, text)}]({name}){': ' + GUIDE[name] if name in GUIDE else ''}"
+            for name, text in written.items()
+        )
         or "There are no hand-written pages.",
         "## Profiles",
         _profile_table(facts.registry, "profiles/"),
@@ -182,11 +191,3 @@ def _title(name: str, text: str) -> str:
     """A page's first heading, else its name."""
     found = re.search(r"(?m)^# (.+)$", text)
     return found[1].strip() if found else prose(name.removesuffix(".md"))
-
-
-def _first(text: str) -> str:
-    """The first sentence below the heading, behind a colon; "" if there is none."""
-    found = re.match(r"#[^\n]*\n+([A-Za-z][^\n]*(?:\n[^\n]+)*)", text)
-    if not found:
-        return ""
-    return ": " + re.split(r"(?<=[.:])\s", " ".join(found[1].split()))[0].rstrip(".:")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from fixpack import proofs
 from fixpack.docs_models import Guide, read_guide
 from fixpack.errors import RegistryError
-from fixpack.model import Registry
+from fixpack.model import Registry, Release
 from fixpack.proofs import Proofs
 from fixpack.registry import read_registry_file, unknown
 from fixpack.strictyaml import Reader, parse
@@ -24,11 +25,19 @@ class Notes(NamedTuple):
     do_not: tuple[str, ...] = ()
 
 
-class Diff(NamedTuple):
-    """What a fix alone does to one release, as unified diffs."""
+class FilePart(NamedTuple):
+    """One file of a diff."""
 
-    releases: tuple[str, ...]  # distribution@release; more than one if only line numbers differ
-    text: str  # line numbers are those of the first
+    path: str
+    new: bool  # whether the fix adds the file
+    text: str  # unified
+
+
+class Diff(NamedTuple):
+    """What a fix alone does to one release."""
+
+    releases: tuple[Release, ...]  # more than one if only line numbers differ
+    files: tuple[FilePart, ...]  # changed files, then new ones; line numbers are those of the first release
 
 
 class Facts(NamedTuple):
@@ -36,8 +45,8 @@ class Facts(NamedTuple):
 
     registry: Registry
     guide: Guide | None = None
-    notes: Mapping[str, Notes] = {}  # by profile
-    proofs: Proofs = {}
+    notes: Mapping[str, Notes] = MappingProxyType({})  # by profile
+    proofs: Proofs = MappingProxyType({})
     diffs: Mapping[str, tuple[Diff, ...]] | None = None  # by fix; None: pages without upstream's code
     without: tuple[str, ...] = ()  # releases for which diffs were wanted, but their source is not in the cache
 

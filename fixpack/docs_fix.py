@@ -22,7 +22,7 @@ UPSTREAM = {
 }
 _ORIGIN = {"own": "our own", "backport": "a backport", "cherry-pick": "cherry-picked", "upstream-pr": "a pull request"}
 
-#: Lines of a diff that are shown at once; a longer one is folded.
+#: Lines of a changed file's diff that are shown at once; a longer one is folded, as is a new file.
 LONG = 60
 
 
@@ -50,7 +50,7 @@ def fix_page(facts: Facts, fix: Fix) -> str:
     parts += ["## Proof", *_proof(facts, fix)]
     if fix.history:
         parts += ["## Older revisions", "\n".join(f"- r{each.number}: {prose(each.reason)}" for each in fix.history)]
-    parts.append(f"Source: [fixes/{fix.id}.yaml](../../fixes/{fix.id}.yaml). All fixes: [README.md](README.md).")
+    parts.append(f"Source: [fixes/{fix.id}.yaml](../../fixes/{fix.id}.yaml). [All fixes](README.md).")
     return "\n\n".join(parts) + "\n"
 
 
@@ -148,16 +148,15 @@ def _diffs(facts: Facts, fix: Fix) -> Iterator[str]:
     if whole:
         yield "This fix alone, on the pinned files. Lines that begin with `# fixpack` mark what is ours in the result."
     for number, each in enumerate(whole):
-        yield f"### {' and '.join(each.releases)}"
+        yield f"### {each.releases[0].distribution} {', '.join(release.name for release in each.releases)}"
         if len(each.releases) > 1:
-            yield f"Line numbers are those of {each.releases[0]}."
-        lines = each.text.count("\n")
-        fold = f" fold {plural(lines, 'line')}" if number or lines > LONG else ""
-        yield fenced(each.text, language=f"diff{fold}")
+            yield f"Line numbers are those of {each.releases[0].name}."
+        for part in each.files:
+            lines = f"{'new file ' if part.new else ''}{part.path}, {plural(part.text.count(chr(10)), 'line')}"
+            long = part.text.count("\n") > LONG
+            yield fenced(part.text, language=f"diff fold {lines}" if number or part.new or long else "diff")
     if absent:
         yield f"Not shown for {', '.join(absent)}: not in the source cache when this was built; see the edits above."
-
-
 
 
 # -- how it is proven -------------------------------------------------------------------------------------------------
@@ -192,7 +191,7 @@ def _proof_row(facts: Facts, fix: Fix, profile: Profile) -> list[str]:
 
 def _run(result: Result) -> str:
     versions = [f"{name} {result.versions[name]}" for name in ("python", "torch") if result.versions.get(name)]
-    return prose(", ".join([result.date, *versions]))
+    return ", ".join([result.date, *map(prose, versions)])
 
 
 def proof_state(facts: Facts, fix: Fix, profile: Profile) -> str:

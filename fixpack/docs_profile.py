@@ -59,7 +59,7 @@ def profile_page(facts: Facts, profile: Profile) -> str:
     lock = f"{profile.name}.lock.json"
     parts.append(
         f"Results: [profiles/{lock}](../../profiles/{lock}). Source: [{profile.where}](../../{profile.where}). "
-        "All profiles: [README.md](README.md)."
+        "[All profiles](README.md)."
     )
     return "\n\n".join(parts) + "\n"
 
@@ -70,14 +70,14 @@ def _fix_table(facts: Facts, profile: Profile, names: Sequence[str]) -> str:
     rows = [
         [
             link.to(fix.id),
-            f"r{fix.revision}",
             prose(fix.title),
             ", ".join(map(link.to, fix.requires)),
             proof_state(facts, fix, profile),
+            f"r{fix.revision}",
         ]
         for fix in fixes
     ]
-    return table(["fix", "revision", "what it does", "requires", "last proof"], rows)
+    return table(["fix", "what it does", "requires", "last proof", "revision"], rows)
 
 
 # -- for which models -------------------------------------------------------------------------------------------------
@@ -114,8 +114,8 @@ def _reason_table(facts: Facts, profile: Profile, reasons: Mapping[str, str], mo
         if name in reasons:
             kind = "opt-in" if name in profile.opt_in else "default"
             needed = f", required by the {prose(model.required_by)}" if model and name in model.required else ""
-            rows.append([link.to(name), kind + needed, prose(reasons[name], link)])
-    return table(["fix", "in this profile", "why it matters"], rows)
+            rows.append([link.to(name), prose(reasons[name], link), kind + needed])
+    return table(["fix", "why it matters", "in this profile"], rows)
 
 
 # -- what to know -----------------------------------------------------------------------------------------------------

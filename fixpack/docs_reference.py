@@ -92,7 +92,7 @@ def _names(action: argparse.Action) -> Iterator[str]:
     metavar = action.metavar or (
         f"{{{','.join(map(str, action.choices))}}}" if action.choices else action.dest.upper().replace("-", "_")
     )
-    value = metavar if isinstance(metavar, str) else " ".join(metavar)
+    value = metavar if isinstance(metavar, str) else " ".join(str(each) for each in metavar)
     if not action.option_strings:
         more = {"*": f"[{value} …]", "+": f"{value} …", "?": f"[{value}]"}
         yield _cell(more.get(str(action.nargs), value))
@@ -167,4 +167,4 @@ def _type(schema: Mapping[str, Any], node: Mapping[str, Any]) -> str:
         return f"list of {_type(schema, _resolved(schema, node['items']))}"
     names = {"object": "mapping", "array": "list", "boolean": "true or false"}
     kinds = kind if isinstance(kind, list) else [kind]
-    return " or ".join(names.get(each, each) for each in kinds)
+    return " or ".join(str(names.get(each, each)) for each in kinds)

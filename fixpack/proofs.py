@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ _RESULT: dict[str, Any] = {
     "digest": str,
     "date": str,
     "status": str,
-    **dict.fromkeys(_PAIRS, [int]),
+    **{key: [int] for key in _PAIRS},
     "seconds": float,
     "versions": {"*": str},
 }
@@ -77,6 +78,8 @@ def read(root: str, path: str = "") -> dict[str, Recorded]:
     results = [] if wrong else [one for each in data["profiles"].values() for one in each["fixes"].values()]
     if any(len(one[key]) != 2 for one in results for key in _PAIRS):
         wrong = f"{', '.join(_PAIRS)} must be two counts each"
+    if any(not re.fullmatch("[0-9]{4}-[0-9]{2}-[0-9]{2}", one["date"]) for one in results):
+        wrong = "a date is not of the form 2026-11-29"
     if wrong:
         raise RegistryError(_broken(name, wrong))
     return {
@@ -164,7 +167,7 @@ def write(registry: Registry, path: str, new: Mapping[str, Recorded]) -> None:
         if kept:
             merged[name] = Recorded(releases, kept)
     profiles = [
-        f"  {json.dumps(name)}: {{\n   \"releases\": {json.dumps(each.releases)},\n   \"fixes\": {{\n"
+        f'  {json.dumps(name)}: {{\n   "releases": {json.dumps(each.releases)},\n   "fixes": {{\n'
         + ",\n".join(f"    {json.dumps(fix)}: {json.dumps(one._asdict())}" for fix, one in each.fixes.items())
         + "\n   }\n  }"
         for name, each in sorted(merged.items())

@@ -128,10 +128,14 @@ def test_a_damaged_record(case: str, kit: Kit) -> None:
     assert path.read_text() == DAMAGED[case]
 
 
-def test_three_counts(kit: Kit) -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [('"red": [2, 2]', '"red": [2, 2, 2]', "two counts"), ('"2026-11-29"', '"| today |"', "a date")],
+)
+def test_a_value_that_cannot_be(old: str, new: str, said: str, kit: Kit) -> None:
     path = record(kit, verdict("order-kept"))
-    path.write_text(path.read_text().replace('"red": [2, 2]', '"red": [2, 2, 2]'))
-    with pytest.raises(RegistryError, match="two counts"):
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(RegistryError, match=said):
         proofs.read(str(kit.registry))
 
 
