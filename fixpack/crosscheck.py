@@ -16,6 +16,7 @@ def cross_check(registry: Registry) -> list[Problem]:
         *_check_refs(registry),
         *_check_profiles(registry),
         *_check_edits(registry),
+        *_check_launch(registry),
     ]
 
 
@@ -200,3 +201,23 @@ def _check_edit(
         message = f"{fix.id} and {other.id} both {edit.op} at {place[1]!r} (the other is {other_edit.where})"
         yield Problem("overlap", message, fix.id, file, at, hint="merge the two edits, or anchor one elsewhere")
     claims.setdefault(place, (fix, edit))
+
+
+def _check_launch(registry: Registry) -> Iterator[Problem]:
+    """The files of rules that profiles name are there, and each is named."""
+    named = {name for profile in registry.profiles.values() for name in profile.launch}
+    missing = False
+    for profile in registry.profiles.values():
+        for name in profile.launch:
+            if name not in registry.launch:
+                missing = True
+                hint = did_you_mean(name, registry.launch)
+                yield Problem("unknown_launch", f"there is no launch/{name}.yaml", file=profile.where, hint=hint)
+    for name, rules in registry.launch.items():
+        if name not in named:
+            hint = "list it in a profile's 'launch'"
+            yield Problem("unused_launch", f"no profile uses launch/{name}.yaml", file=rules.where, hint=hint)
+    if named and not missing:
+        from fixpack.launch_lint import check
+
+        yield from check(registry)

@@ -26,7 +26,7 @@ def profile_page(facts: Facts, profile: Profile) -> str:
         f"{prose(profile.hardware)}{state}.{also}",
         "## Apply",
         fenced(f"python apply_all.py --profile {profile.name}", language="sh"),
-        *launch_sections(profile),
+        *launch_sections(profile, registry),
         "## Fixes",
         f"{plural(len(profile.fixes), 'fix')}, all applied by default.",
         _fix_table(facts, profile, profile.fixes),
@@ -92,7 +92,11 @@ def _reasons(facts: Facts, profile: Profile) -> Iterator[str]:
     yield prose(guide.sources)
     carried = {*profile.fixes, *profile.opt_in}
     every = {name: why for name, why in guide.every.items() if name in carried}
-    own = [model for model in guide.models if carried & (model.fixes.keys() | model.opt_in.keys())]
+    own = [
+        model
+        for model in guide.models
+        if (not model.profiles or profile.name in model.profiles) and carried & {*model.fixes, *model.opt_in}
+    ]
     if every:
         yield "### Every model"
         yield _reason_table(facts, profile, every, None)
@@ -139,7 +143,7 @@ def _known_issues(facts: Facts, profile: Profile) -> Iterator[str]:
 def _prohibitions(facts: Facts, profile: Profile) -> Iterator[str]:
     """The rules for the launch command that forbid, what was noted by hand, and what holds for every profile."""
     link = Linker(facts.registry.fixes, folder=FOLDER)
-    yield from launch_prohibitions(profile)
+    yield from launch_prohibitions(profile, facts.registry)
     yield from (prose(each, link) for each in facts.notes.get(profile.name, Notes()).do_not)
     yield (
         "Do not upgrade or reinstall a fixed distribution in place: the stock package comes back, and "

@@ -6,7 +6,12 @@ time.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:  # an apply needs no launch rules
+    from fixpack.launch_rules import RuleFile
 
 #: Edit operations.  ``add-file`` names a path, all others name an anchor.
 OPS = ("insert-before", "insert-after", "replace", "delete", "append", "add-file")
@@ -163,6 +168,7 @@ class Profile(NamedTuple):
     fixes: tuple[str, ...]
     opt_in: tuple[str, ...]
     where: str
+    launch: tuple[str, ...] = ()  # files of rules for the serve command: launch/<name>.yaml
 
 
 class Registry(NamedTuple):
@@ -172,6 +178,11 @@ class Registry(NamedTuple):
     fixes: dict[str, Fix]
     releases: dict[str, Release]  # by "distribution@release"
     profiles: dict[str, Profile]  # by name, not by alias
+    launch: Mapping[str, RuleFile] = MappingProxyType({})  # by name
+
+    def rule_files(self, profile: Profile) -> tuple[RuleFile, ...]:
+        """The rules for the serve command of a profile, in its order."""
+        return tuple(self.launch[name] for name in profile.launch)
 
     def profile_releases(self, profile: Profile) -> tuple[Release, ...]:
         """The pinned releases of a profile, in its order."""

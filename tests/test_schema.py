@@ -17,8 +17,13 @@ from fixpack.errors import RegistryError
 
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMAS = ROOT / "fixpack" / "schemas"
-KINDS = ("fix", "anchors", "profile")
-FILES = {"fix": "fixes/rows.yaml", "anchors": "anchors/demo-dist/v1.0.0.yaml", "profile": "profiles/demo-v1.yaml"}
+KINDS = ("fix", "anchors", "profile", "launch")
+FILES = {
+    "fix": "fixes/rows.yaml",
+    "anchors": "anchors/demo-dist/v1.0.0.yaml",
+    "profile": "profiles/demo-v1.yaml",
+    "launch": "launch/demo.yaml",
+}
 
 GOOD: dict[str, dict[str, Any]] = {
     "fix": {
@@ -60,6 +65,26 @@ GOOD: dict[str, dict[str, Any]] = {
         "hardware": "none",
         "releases": {"demo-dist": "v1.0.0"},
         "fixes": ["rows"],
+        "launch": ["demo"],
+    },
+    "launch": {
+        "launch": "demo",
+        "about": "a demonstration",
+        "sources": {"own": "our own words"},
+        "models": {"small": {"about": "a small model", "match": "(?i)small"}},
+        "variables": {"ROWS_GIB": {"kind": "number", "unset": "1"}},
+        "machine": {"resource": "example.com/gpu", "count": 1},
+        "rules": [
+            {"rule": "mode", "required": "ROWS_MODE", "value": "fast", "reason": "it is quicker", "source": "own"},
+            {
+                "rule": "memory",
+                "holds": "ROWS_GIB <= 8",
+                "models": ["small"],
+                "reason": "there is no more",
+                "source": "own",
+                "remedy": "lower ROWS_GIB",
+            },
+        ],
     },
 }
 
@@ -221,7 +246,10 @@ BAD: dict[str, list[tuple[str, Callable[[dict[str, Any]], None]]]] = {
         ("text with a tab", put(*FILE, "anchors", "count", "text", value="if x:\n\trows = 1")),
     ],
     "profile": [
-        *((f"no {key}", drop(key)) for key in GOOD["profile"]),
+        *((f"no {key}", drop(key)) for key in GOOD["profile"] if key != "launch"),
+        ("launch is a string", put("launch", value="demo")),
+        ("launch twice", put("launch", value=["demo", "demo"])),
+        ("launch escapes", put("launch", value=["../demo"])),
         ("unknown key", put("optin", value=[])),
         ("name with a space", put("profile", value="demo v1")),
         ("aliases is a string", put("aliases", value="v1")),
@@ -240,8 +268,54 @@ BAD: dict[str, list[tuple[str, Callable[[dict[str, Any]], None]]]] = {
         ("fix is a mapping", put("fixes", value=[{"id": "rows"}])),
         ("opt-in is null", put("opt-in", value=None)),
     ],
+    "launch": [
+        *((f"no {key}", drop(key)) for key in ("launch", "about", "sources", "rules")),
+        ("unknown key", put("rule", value=[])),
+        ("name with a slash", put("launch", value="a/b")),
+        ("blank about", put("about", value=" ")),
+        ("a source is a number", put("sources", "own", value=1)),
+        ("notes is a string", put("notes", value="x")),
+        ("a model without match", drop("models", "small", "match")),
+        ("a match that is no expression", put("models", "small", "match", value="(")),
+        ("unknown key in a model", put("models", "small", "size", value=1)),
+        ("variable in small letters", put("variables", "rows", value={"kind": "text"})),
+        ("variable of no kind", drop("variables", "ROWS_GIB", "kind")),
+        ("variable of an odd kind", put("variables", "ROWS_GIB", "kind", value="bool")),
+        ("unset is a number", put("variables", "ROWS_GIB", "unset", value=1)),
+        ("no resource", drop("machine", "resource")),
+        ("an odd resource", put("machine", "resource", value="gpu")),
+        ("no accelerator", put("machine", "count", value=0)),
+        ("a capability in small letters", put("machine", "capabilities", value=["sys_nice"])),
+        ("memory-lock is a string", put("machine", "memory-lock", value="yes please")),
+        ("unknown key in the machine", put("machine", "cpu", value=1)),
+        ("no rule", put("rules", value=[])),
+        ("rules is a mapping", put("rules", value={"mode": {}})),
+        *((f"a rule without {key}", drop("rules", 0, key)) for key in ("rule", "required", "reason", "source")),
+        ("a rule of two kinds", put("rules", 0, "forbidden", value="--rows")),
+        ("unknown key in a rule", put("rules", 0, "valeu", value="1")),
+        ("a short option", put("rules", 0, "required", value="-r")),
+        ("a variable in small letters", put("rules", 0, "required", value="rows_mode")),
+        ("value is a number", put("rules", 0, "value", value=1)),
+        ("value is a mapping", put("rules", 0, "value", value={})),
+        ("match is no expression", put("rules", 0, "match", value="*")),
+        ("an empty formula", put("rules", 1, "holds", value="")),
+        ("a long formula", put("rules", 1, "holds", value="ROWS_GIB + " * 40 + "1")),
+        ("an odd level", put("rules", 0, "level", value="fatal")),
+        ("models is a string", put("rules", 1, "models", value="small")),
+        ("a fix with a slash", put("rules", 0, "fixes", value=["a/b"])),
+        ("unset is a string", put("rules", 0, "unset", value="x")),
+    ],
 }
 
+MACHINE = {
+    "runtime": "demo",
+    "driver": "demo",
+    "resource": "example.com/gpu",
+    "count": 8,
+    "capabilities": ["IPC_LOCK"],
+    "memory-lock": True,
+    "variables": {"DEVICES": "all"},
+}
 ALSO_GOOD: dict[str, list[tuple[str, Callable[[dict[str, Any]], None]]]] = {
     "fix": [
         ("limits", put("limits", value="only rows")),
@@ -266,6 +340,18 @@ ALSO_GOOD: dict[str, list[tuple[str, Callable[[dict[str, Any]], None]]]] = {
         ("aliases", put("aliases", value=["v1", "v1.0.0"])),
         ("experimental", put("experimental", value=True)),
         ("no opt-in", put("opt-in", value=[])),
+    ],
+    "launch": [
+        ("notes", put("notes", value=["read this", "and this"])),
+        ("a whole machine", put("machine", value=MACHINE)),
+        ("several texts", put("rules", 0, "also", value=["quick", "swift"])),
+        ("a level", put("rules", 0, "level", value="note")),
+        ("with a fix", put("rules", 0, "fixes", value=["rows"])),
+        ("without a fix", put("rules", 0, "without", value=["rows"])),
+        ("a condition", put("rules", 0, "when", value="ROWS_GIB > 1")),
+        ("an expression", put("rules", 0, "match", value="fast.*")),
+        ("unset is right", put("rules", 0, "unset", value=True)),
+        ("a variable without a default", drop("variables", "ROWS_GIB", "unset")),
     ],
 }
 
@@ -345,7 +431,12 @@ def test_the_schema_is_a_schema_and_describes_every_property(kind: str) -> None:
 
 
 def test_the_registry_s_own_files_fit_and_name_their_schema() -> None:
-    folders = {"fix": "fixes/*.yaml", "anchors": "anchors/*/*.yaml", "profile": "profiles/*.yaml"}
+    folders = {
+        "fix": "fixes/*.yaml",
+        "anchors": "anchors/*/*.yaml",
+        "profile": "profiles/*.yaml",
+        "launch": "launch/*.yaml",
+    }
     for kind, pattern in folders.items():
         files = sorted(ROOT.glob(pattern))
         assert files

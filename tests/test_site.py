@@ -158,7 +158,8 @@ def test_a_phone_does_not_scroll_sideways(page: str, site: dict[str, bytes], tmp
     """In a frame of 390 pixels the document is not wider than the frame; tables and code scroll in their own boxes."""
     build.write(site, str(tmp_path / "web"))
     probe = (
-        f'<!doctype html><p id="w"></p><iframe id="f" src="web/{page}" style="width:390px;height:800px;border:0"></iframe>'
+        f'<!doctype html><p id="w"></p><iframe id="f" src="web/{page}" '
+        'style="width:390px;height:800px;border:0"></iframe>'
         "<script>f.onload=()=>{const d=f.contentDocument.documentElement;"
         "w.textContent='width '+d.scrollWidth+' of '+d.clientWidth;document.title='done'}</script>"
     )
@@ -169,7 +170,9 @@ def test_a_phone_does_not_scroll_sideways(page: str, site: dict[str, bytes], tmp
         [*command, (tmp_path / "probe.html").as_uri()], capture_output=True, text=True, timeout=120, check=False
     )
     found = re.search(r">width ([0-9]+) of ([0-9]+)<", done.stdout)  # 390, or less by the width of a scroll bar
-    assert found and found[1] == found[2] and int(found[2]) <= 390, done.stdout[-500:] + done.stderr[-500:]
+    assert found, done.stdout[-500:] + done.stderr[-500:]
+    assert found[1] == found[2]
+    assert int(found[2]) <= 390
 
 
 # -- an invented one --------------------------------------------------------------------------------------------------
