@@ -155,7 +155,10 @@ def models_page(registry: Registry, guide: Guide) -> str:
         count = sum(model.has(registry, name) for name in guide.every)
         others = f"the {plural(count, 'fix')} for every model"
         if model.fixes or model.opt_in:
-            parts += [f"Beside {others}:" if count else "Of the fixes:", _table("why it matters here", model.fixes, model.opt_in, link)]
+            parts += [
+                f"Beside {others}:" if count else "Of the fixes:",
+                _table("why it matters here", model.fixes, model.opt_in, link),
+            ]
         else:
             parts.append(f"Nothing beside {others}.")
         if model.required:

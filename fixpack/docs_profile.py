@@ -26,7 +26,6 @@ def profile_page(facts: Facts, profile: Profile) -> str:
         f"{prose(profile.hardware)}{state}.{also}",
         "## Apply",
         fenced(f"python apply_all.py --profile {profile.name}", language="sh"),
-        *launch_sections(profile, registry),
         "## Fixes",
         f"{plural(len(profile.fixes), 'fix')}, all applied by default.",
         _fix_table(facts, profile, profile.fixes),
@@ -38,6 +37,7 @@ def profile_page(facts: Facts, profile: Profile) -> str:
             _fix_table(facts, profile, profile.opt_in),
         ]
     parts += _reasons(facts, profile)
+    parts += launch_sections(profile, registry)
     parts += ["## Known issues", *_known_issues(facts, profile)]
     parts += ["## What not to do", _list(_prohibitions(facts, profile))]
     parts += [

@@ -120,14 +120,6 @@ a test bench. Also called `v1.0.0`.
 python apply_all.py --profile bench-v1.0.0
 ```
 
-## Launch
-
-In front of the server, the same command only confirms; the server starts only if every fix is in place:
-
-```sh
-python apply_all.py --profile bench-v1.0.0 && exec vllm serve MODEL …
-```
-
 ## Fixes
 
 3 fixes, all applied by default.
@@ -173,6 +165,14 @@ a model of one layer
 Of those for every model, the cookbook requires [rows-counted](../fixes/rows-counted.md).
 
 More on the models: [which fixes matter for which model](../models.md).
+
+## Launch
+
+In front of the server, the same command only confirms; the server starts only if every fix is in place:
+
+```sh
+python apply_all.py --profile bench-v1.0.0 && exec vllm serve MODEL …
+```
 
 ## Known issues
 
@@ -260,7 +260,8 @@ measured by nobody
 | [wide-log](fixes/wide-log.md) | opt-in | - |
 
 "yes": on by default, and it matters for this model; "opt-in": it matters, and has to be named behind the profile; \
-"-": the model does not reach the place. The default fixes all go in, whatever the model.
+"-": the model does not reach the place, or its profile has no such fix. The default fixes all go in, whatever the \
+model.
 
 ## Every model
 
@@ -624,11 +625,12 @@ def test_the_models_of_this_repository() -> None:
     assert guide is not None
     assert [model.name for model in guide.models] == [
         "MiMo-V2.6-Pro",
+        "MiMo-V2.6-Pro-RL on a GB300",
         "MiMo-V2.6-Flash",
         "gpt-oss",
         "Gemma 3",
         "Long-context RoPE models",
     ]
-    pro, flash = guide.models[:2]
+    pro, flash = guide.models[0], guide.models[2]
     assert pro.required == flash.required
     assert len(pro.required) >= 12

@@ -33,6 +33,7 @@ _NAVIGATION = (
     ("Fixes", "fixes/index.html"),
     ("Profiles", "profiles/index.html"),
     ("Models", "models.html"),
+    ("Launch", "launch.html"),
     ("Reference", "reference.html"),
     ("Refusals", "refusals.html"),
     ("Threat model", "threat-model.html"),
