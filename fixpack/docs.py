@@ -122,7 +122,8 @@ def fixes_page(registry: Registry) -> str:
     names.sort(key=lambda name: all(name not in each.fixes for each in profiles))  # opt-in fixes last
 
     def kind(profile: Profile, name: str) -> str:
-        return "default" if name in profile.fixes else "opt-in" if name in profile.opt_in else "-"
+        known = "default" if name in profile.fixes else "opt-in" if name in profile.opt_in else ""
+        return known or ("upstream" if name in registry.superseded(profile) else "-")
 
     link = Linker(registry.fixes)
     rows = [

@@ -74,6 +74,9 @@ def _upstream(fix: Fix, link: Linker) -> str:
         lines.append(f"- See: <{fix.upstream.url}>")
     if fix.upstream.reason:
         lines.append(f"- {prose(fix.upstream.reason, link)}")
+    for ref, has in fix.upstream_has.items():
+        part = f"; of the tests below, {', '.join(map(code, has.green))}" if has.green else ""
+        lines.append(f"- {ref} has it{part}: {prose(has.reason, link)}{f' <{has.url}>' if has.url else ''}")
     origin = [_ORIGIN[fix.origin.kind]]
     origin += [f"<{fix.origin.url}>"] if fix.origin.url else []
     origin += [f"commit {code(fix.origin.commit)}"] if fix.origin.commit else []
@@ -170,7 +173,10 @@ def _proof(facts: Facts, fix: Fix) -> Iterator[str]:
         "and every other test of the file must pass; with the fix, alone and together with all others, all must pass."
     )
     yield "\n".join(f"- {code(name)}: {code(pattern)}" for name, pattern in fix.proof.stock.items())
-    profiles = [each for each in facts.registry.profiles.values() if fix.id in (*each.fixes, *each.opt_in)]
+    registry = facts.registry
+    profiles = [
+        each for each in registry.profiles.values() if fix.id in (*each.fixes, *each.opt_in, *registry.superseded(each))
+    ]
     if not profiles:
         return
     yield "The last recorded run; counts are tests that did as they must, of those that ran:"

@@ -36,6 +36,16 @@ def profile_page(facts: Facts, profile: Profile) -> str:
             "Off unless named behind the profile.",
             _fix_table(facts, profile, profile.opt_in),
         ]
+    if superseded := registry.superseded(profile):
+        rows = [
+            [f"[{name}]({FOLDER}{name}.md)", release.ref, prose(has.reason) + (f" <{has.url}>" if has.url else "")]
+            for name, (release, has) in superseded.items()
+        ]
+        parts += [
+            "## Not needed",
+            "Upstream has these; the proof shows that the stock release passes their tests.",
+            table(["fix", "release", "upstream's change"], rows),
+        ]
     parts += _reasons(facts, profile)
     parts += launch_sections(profile, registry)
     parts += ["## Known issues", *_known_issues(facts, profile)]
@@ -50,7 +60,11 @@ def profile_page(facts: Facts, profile: Profile) -> str:
         table(
             ["file", "sha256", "fixes"],
             [
-                [code(path), code(file.sha256), ", ".join(_users(registry, profile, release, path))]
+                [
+                    code(path),
+                    code(file.sha256),
+                    ", ".join(_users(registry, profile, release, path)) or "none, see above",
+                ]
                 for release in releases
                 for path, file in release.files.items()
             ],

@@ -39,7 +39,7 @@ class Result(NamedTuple):
     revision: int
     digest: str  # of what was proven, see `digest`
     date: str  # of the run, UTC, "2026-11-29"
-    status: str  # "proven" or "failed"
+    status: str  # "proven", "superseded" or "failed"
     red: tuple[int, int]  # declared tests that failed on stock as declared, declared tests
     guards: tuple[int, int]  # other tests that passed on stock, other tests
     alone: tuple[int, int]  # passed, ran: with the fix and what it requires
@@ -120,7 +120,13 @@ def digest(registry: Registry, profile: Profile, fix: Fix) -> str:
         if name not in needed:
             needed[name] = [_edits(registry.fixes[name], release) for release in releases]
             waiting += registry.fixes[name].requires
-    whole = {"test": test, "stock": fix.proof.stock, "edits": needed, "commits": [each.commit for each in releases]}
+    whole = {
+        "test": test,
+        "stock": fix.proof.stock,
+        "green": sorted(fix.green_on(releases)),
+        "edits": needed,
+        "commits": [each.commit for each in releases],
+    }
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
 
@@ -163,7 +169,8 @@ def write(registry: Registry, path: str, new: Mapping[str, Recorded]) -> None:
             continue
         releases = {each.ref: each.commit for each in registry.profile_releases(profile)}
         results = {**old.fixes, **new[name].fixes} if name in new else old.fixes
-        kept = {fix: results[fix] for fix in (*profile.fixes, *profile.opt_in) if fix in results}
+        names = (*profile.fixes, *profile.opt_in, *registry.superseded(profile))
+        kept = {fix: results[fix] for fix in names if fix in results}
         if kept:
             merged[name] = Recorded(releases, kept)
     profiles = [
