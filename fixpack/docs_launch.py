@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from fixpack import launch_check, launch_render, serve_line, serve_options
+from fixpack import launch_case, launch_check, launch_render, serve_line, serve_options
 from fixpack.launch_rules import Rule, RuleFile
 from fixpack.markdown import Linker, code, fenced, prose, table
 from fixpack.model import Profile, Registry
@@ -29,7 +29,7 @@ def launch_sections(profile: Profile, registry: Registry) -> list[str]:
         "[launch.md](../launch.md) says more:",
         fenced(f"python -m fixpack launch exec --profile {profile.name} -- vllm serve MODEL …", language="sh"),
     ]
-    for model in launch_check.models(files).values():
+    for model in launch_case.models(files).values():
         command = _command(registry, profile, model.key)
         if command:
             parts += [f"For {prose(model.about)}, this keeps every rule:", fenced(command, language="sh")]
@@ -42,7 +42,8 @@ def launch_prohibitions(profile: Profile, registry: Registry) -> list[str]:
     """What the rules forbid, one item of Markdown each."""
     link = Linker(registry.fixes, folder="../fixes/")
     return [
-        f"Do not {'give' if rule.is_option else 'set'} {_what(rule)}{_condition(rule, link)}: {prose(rule.reason, link)} ({rule.source})."
+        f"Do not {'give' if rule.is_option else 'set'} {_what(rule)}{_condition(rule, link)}: "
+        f"{prose(rule.reason, link)} ({rule.source})."
         for file in registry.rule_files(profile)
         for rule in file.rules
         if rule.kind == "forbidden" and _pinned(profile, rule)
@@ -124,7 +125,7 @@ def _command(registry: Registry, profile: Profile, model: str) -> str:
     start = ["vllm", "serve", "MODEL"]
     options = serve_options.table(profile.releases["vllm"])
     served = serve_line.read(start, options)
-    case = launch_check.Case(registry.rule_files(profile), options, served, {}, frozenset(profile.fixes), model)
+    case = launch_case.Case(registry.rule_files(profile), options, served, {}, frozenset(profile.fixes), model)
     told = any(model in rule.models and rule.kind in ("required", "recommended") for _, rule in case.rules())
     case, words, variables = launch_render.complete(case, start)
     if not told or any(each.level == "error" for each in launch_check.check(case)):

@@ -45,9 +45,9 @@ def same_python(path: str, environment: Mapping[str, str]) -> None:
     )
 
 
-def _home(interpreter: str) -> str:
-    """The folder of an interpreter: several names in one folder are one Python, links in other folders are not."""
-    return os.path.realpath(os.path.dirname(os.path.abspath(interpreter)))
+def _home(interpreter: str) -> tuple[str, str]:
+    """What makes two interpreters one: the folder, as environments are links to one program, and the program."""
+    return os.path.realpath(os.path.dirname(os.path.abspath(interpreter))), os.path.realpath(interpreter)
 
 
 def _interpreter(path: str, environment: Mapping[str, str]) -> str:

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from fixpack import launch_check, serve_line
 from fixpack.errors import Problem, UsageError
-from fixpack.finding import Finding
-from fixpack.launch_check import Case
+from fixpack.launch_case import Case
 from fixpack.launch_rules import Machine, Rule
 
 FILES = ("serve.sh", "compose.yaml", "kubernetes.yaml")
@@ -95,11 +94,6 @@ def _adds(case: Case, rule: Rule) -> bool:
         return bool(rule.values) and rule.subject not in case.variables
     option = case.table.spellings[rule.subject]
     return option.name not in case.served.values and (bool(rule.values) or option.kind in ("flag", "bool"))
-
-
-def findings(case: Case) -> tuple[Finding, ...]:
-    """What the rules still say about a completed command."""
-    return launch_check.check(case)
 
 
 def render(case: Case, wish: Wish, serve: Sequence[str], variables: dict[str, str]) -> dict[str, str]:

@@ -143,7 +143,7 @@ def _arranged(command: Command, table: Table, findings: list[Finding]) -> tuple[
             remedy = f"write --no-{key} on the command line"
             findings.append(_finding("false-dropped", message, WARNING, f"--{key}", remedy))
         from_file = frozenset(_dashed(each).partition(".")[0] for each in found if each.startswith("--"))
-        own = command.module == "" and arguments[:1] and not arguments[0].startswith("-")
+        own = not arguments[0].startswith("-")
         head = 1 if own else 0
         arguments = [*arguments[:head], *found, *arguments[head:at], *arguments[at + 2 :]]
         if not command.module and not own and "--model" not in found:

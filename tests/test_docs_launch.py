@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fixpack import docs_launch, launch_check, registry, serve_line, serve_options
+from fixpack import docs_launch, launch_case, launch_check, registry, serve_line, serve_options
 from fixpack.model import Profile
 
 REGISTRY = registry.load(str(Path(__file__).resolve().parent.parent))
@@ -42,11 +42,11 @@ def test_the_commands_shown_keep_every_rule(profile: Profile) -> None:
     files = REGISTRY.rule_files(profile)
     shown = re.findall(r"For ([^\n]+), this keeps every rule:\n\n```sh\n(.*?)\n```", text, re.S)
     assert shown
-    keys = {row.about: row.key for row in launch_check.models(files).values()}
+    keys = {row.about: row.key for row in launch_case.models(files).values()}
     options = serve_options.table(profile.releases["vllm"])
     for about, command in shown:
         served = serve_line.read(shlex.split(command.replace("\\\n", " ")), options)
-        case = launch_check.Case(
+        case = launch_case.Case(
             files, options, served, served.command.variables, frozenset(profile.fixes), keys[about.replace("\\", "")]
         )
         assert launch_check.check(case) == ()

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from kit import REPO, Done, Kit, write
 
-from fixpack import envfile, lock, registry
-from fixpack.errors import RegistryError, UsageError
+from fixpack import envfile, launch_exec, lock, registry
+from fixpack.errors import MismatchError, RegistryError, UsageError
 
 RULES = """\
 launch: bench
@@ -74,7 +74,7 @@ class LaunchKit(Kit):
 
     def launch(self, action: str, *args: str, env: Mapping[str, str] | None = None, site: bool = True) -> Done:
         """``python -m fixpack launch`` in a process of its own, as an image runs it."""
-        where = ["--site", str(self.site)] if site else []
+        where = ["--site", str(self.site)] if site and action == "exec" else []
         command = [sys.executable, "-m", "fixpack", "launch", action, "--registry", str(self.registry), *where]
         base = {
             "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}",
@@ -301,6 +301,29 @@ def test_exec_refuses_a_program_of_another_python(kit: LaunchKit) -> None:
     assert (done.code, done.codes) == (2, ["no_program"])
 
 
+def test_which_pythons_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {"usr/python3.10": "", "usr/python3.12": "", "venv/pyvenv.cfg": "", "other/pyvenv.cfg": ""})
+    (tmp_path / "usr/python3").symlink_to("python3.12")
+    for venv in ("venv", "other"):
+        (tmp_path / venv / "python").symlink_to(tmp_path / "usr/python3")
+        (tmp_path / venv / "python3").symlink_to("python")
+    (tmp_path / "bin").symlink_to("usr")
+
+    def refused(ours: str, theirs: str) -> bool:
+        monkeypatch.setattr(sys, "executable", str(tmp_path / ours))
+        write(tmp_path, {"vllm": f"#!{tmp_path / theirs}\n"})
+        try:
+            launch_exec.same_python(str(tmp_path / "vllm"), {})
+        except MismatchError as error:
+            return error.problems[0].found == str(tmp_path / theirs)
+        return False
+
+    same = [("usr/python3", "usr/python3.12"), ("bin/python3", "usr/python3"), ("venv/python", "venv/python3")]
+    others = [("usr/python3", "usr/python3.10"), ("usr/python3", "venv/python"), ("venv/python", "other/python")]
+    assert [refused(*each) for each in same] == [False] * 3
+    assert [refused(*each) for each in others] == [True] * 3
+
+
 # -- files of variables -----------------------------------------------------------------------------------------------
 
 
@@ -372,6 +395,25 @@ def test_a_wrong_rule(kit: LaunchKit, old: str, new: str, message: str) -> None:
         registry.load(str(kit.registry))
     assert any(message in each.message for each in caught.value.problems), caught.value.problems
     assert {each.file for each in caught.value.problems} == {"launch/bench.yaml"}
+
+
+def test_odd_files_of_rules(kit: LaunchKit) -> None:
+    path = kit.registry / "launch/bench.yaml"
+    text = path.read_text()
+    for content in (b"\xff", b"", b"a: &a [*a]\n", b"launch: bench\r\n", b"x" * (1 << 21), text.encode() * 2):
+        path.write_bytes(content)
+        with pytest.raises(RegistryError) as caught:
+            registry.load(str(kit.registry))
+        assert "launch/bench.yaml" in {each.file for each in caught.value.problems}
+    path.unlink()
+    path.symlink_to("/dev/null")
+    with pytest.raises(RegistryError, match="not an ordinary file"):
+        registry.load(str(kit.registry))
+    path.unlink()
+    path.parent.rmdir()
+    path.parent.write_text("")
+    with pytest.raises(RegistryError, match="cannot be listed"):
+        registry.load(str(kit.registry))
 
 
 def test_files_of_rules_and_profiles_fit(kit: LaunchKit) -> None:

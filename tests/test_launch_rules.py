@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from fixpack import launch_check, launch_render, registry, serve_line, serve_options
-from fixpack.launch_check import Case
+from fixpack import launch_case, launch_check, launch_render, registry, serve_line, serve_options
+from fixpack.launch_case import Case
 from fixpack.model import Profile
 
 REGISTRY = registry.load(str(Path(__file__).resolve().parent.parent))
@@ -76,9 +76,11 @@ BROKEN: dict[str, Broken] = {
     "offload-budget": Broken(["--cpu-offload-gb", "299"]),
     "offload-budget-measured": Broken(["--cpu-offload-gb", "310"]),
     "offload-names": Broken(["--cpu-offload-params", "experts.w13_weight", "experts.w2_weight"]),
+    "offload-names-legacy": Broken(
+        ["--cpu-offload-params", "experts.w13_weight", "experts.w2_weight"], fixes=("offload-naming-legacy",)
+    ),
     "hbm-stock": Broken(["--cpu-offload-gb", "300", "--max-model-len", "490466"]),
     "exact-pinning": Broken(variables={"VLLM_WEIGHT_OFFLOADING_DISABLE_PIN_MEMORY": "0"}),
-    "exact-pinning-twice": Broken(variables={"VLLM_WEIGHT_OFFLOADING_DISABLE_PIN_MEMORY": None}),
     "uva-on": Broken(variables={"VLLM_WEIGHT_OFFLOADING_DISABLE_UVA": "1"}),
     "marlin": Broken(["--moe-backend", "auto"]),
     "no-deep-gemm": Broken(variables={"VLLM_USE_DEEP_GEMM": "1"}),
@@ -116,7 +118,7 @@ def case(profile: Profile, words: Sequence[str], variables: Mapping[str, str], b
     files = REGISTRY.rule_files(profile)
     table = serve_options.table(profile.releases["vllm"])
     served = serve_line.read(["vllm", "serve", *words], table)
-    key = launch_check.model_key(files, broken.model, served.model)
+    key = launch_case.model_key(files, broken.model, served.model)
     return Case(files, table, served, dict(variables), frozenset((*profile.fixes, *broken.fixes)), key)
 
 
@@ -154,7 +156,7 @@ def test_a_command_that_breaks_it_and_one_that_does_not(name: str, rule: str) ->
     assert (found[0].level, found[0].subject, found[0].reason) == (wanted.level, wanted.subject, wanted.reason)
     assert found[0].message
     assert found[0].remedy
-    assert found[0].source in launch_check.sources(REGISTRY.rule_files(profile))
+    assert found[0].source in launch_case.sources(REGISTRY.rule_files(profile))
 
 
 def test_every_rule_has_a_command_that_breaks_it() -> None:
@@ -166,7 +168,7 @@ def test_every_rule_has_a_command_that_breaks_it() -> None:
 @pytest.mark.parametrize("model", ["", "mimo-pro", "mimo-flash"])
 def test_the_right_command_has_nothing_wrong(name: str, model: str) -> None:
     profile = REGISTRY.profiles[name]
-    if model and model not in launch_check.models(REGISTRY.rule_files(profile)):
+    if model and model not in launch_case.models(REGISTRY.rule_files(profile)):
         pytest.skip("not a model of this hardware")
     start = case(profile, [MODELS[model]], {}, Broken(model=model))
     done, _, _ = launch_render.complete(start, ["vllm", "serve", MODELS[model]])

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fixpack import cache, registry, serve_options, sources
 from fixpack.errors import UsageError
-from fixpack.serve_line import Served, read, split
+from fixpack.serve_line import MODULES, Served, read, split
 from fixpack.serve_options import table
 from fixpack.serve_values import ValueProblem, size
 
@@ -302,6 +304,24 @@ def test_sizes(text: str, value: int) -> None:
 def test_bad_sizes(text: str) -> None:
     with pytest.raises(ValueProblem):
         size(text)
+
+
+PIECES = st.one_of(
+    st.sampled_from([*NEWEST.spellings, "--", "-", "-O", "-O=", "--config", "--model", "--a.b", "--hf-overrides.a+=b"]),
+    st.sampled_from(
+        ["--max_model_len=1k", "-cc.x", "-1.5", "1", "m", "{", "[]", "", "--no-", "--=", "--.=", "-tp=", "@f"]
+    ),
+    st.text(max_size=8),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(PIECES, max_size=8), st.sampled_from([["vllm", "serve"], ["python3", "-m", MODULES[0]]]))
+def test_any_words_are_read_or_refused(words: list[str], start: list[str]) -> None:
+    served = read([*start, *words], NEWEST)
+    assert served.values.keys() <= NEWEST.options.keys()
+    assert all(each.message and each.level in ("error", "warning", "note") for each in served.findings)
+    assert served.model or any(each.level == "error" for each in served.findings)
 
 
 def test_a_release_without_data() -> None:

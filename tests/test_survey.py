@@ -385,6 +385,20 @@ def test_a_wrong_word_about_upstream(kit: Kit, path: str, old: str, new: str, to
     assert told in [problem.message for problem in caught.value.problems]
 
 
+def test_show_says_what_upstream_has(kit: Kit) -> None:
+    supersede(kit)
+    out = kit.verb("show", "order-kept").out
+    assert "demo-plugin@v2.0.0 has it: https://example.org/pull/7\n  It keeps the order since then.\n" in out
+    assert "\n  demo-plugin@v2.0.0\n" not in out  # it edits nothing there
+    assert kit.verb("show", "order-kept", "--json").json["upstream_has"] == {
+        "demo-plugin@v2.0.0": {
+            "url": "https://example.org/pull/7",
+            "reason": "It keeps the order since then.",
+            "green": [],
+        }
+    }
+
+
 def test_pages_say_what_upstream_has(kit: Kit) -> None:
     supersede(kit)
     made = docs.pages(load(str(kit.registry)), None)

@@ -13,7 +13,7 @@ from fixpack.cli import target_options
 
 if TYPE_CHECKING:
     from fixpack.finding import Finding
-    from fixpack.launch_check import Case
+    from fixpack.launch_case import Case
 
 HELP = "check the command that starts a server by a profile's rules, start it, or write it"
 
@@ -39,7 +39,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _configure(parser: argparse.ArgumentParser, action: str) -> None:
-    target_options.add(parser, profile="the profile, by name or alias")
+    if action == "exec":
+        target_options.add(parser, profile="the profile, by name or alias")
+    else:  # nothing is looked at but the command
+        parser.add_argument("--profile", metavar="P", help="the profile, by name or alias")
+        parser.add_argument("--registry", metavar="DIR", help="use this registry (default: the one beside the engine)")
     fixes = "an opt-in fix that the image has; repeatable"
     parser.add_argument("--fix", metavar="FIX", action="append", default=[], dest="fixes", help=fixes)
     if action == "render":
@@ -90,7 +94,7 @@ def _environment(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _check(args: argparse.Namespace, words: list[str]) -> int:
-    from fixpack import launch_check, launch_report
+    from fixpack import launch_case, launch_check, launch_report
 
     case = prepare(args, words, _environment(args))
     findings = launch_check.check(case)
@@ -100,9 +104,7 @@ def _check(args: argparse.Namespace, words: list[str]) -> int:
         print(json.dumps(body, indent=1))
     else:
         print(
-            launch_report.as_text(
-                args.profile, findings, sum(1 for _ in case.rules()), launch_check.sources(case.files)
-            )
+            launch_report.as_text(args.profile, findings, sum(1 for _ in case.rules()), launch_case.sources(case.files))
         )
     return code
 
@@ -113,7 +115,7 @@ def prepare(args: argparse.Namespace, words: list[str], environment: dict[str, s
     :raises UsageError: for an unknown profile, fix or model, and for a command that starts no server.
     :raises RegistryError: if the registry is invalid, or not what the profile's lock was made from.
     """
-    from fixpack import launch_check, lock, registry, serve_line, serve_options
+    from fixpack import launch_case, lock, registry, serve_line, serve_options
     from fixpack.errors import Problem, RegistryError, UsageError
 
     root = target_options.registry_root(args)
@@ -136,9 +138,9 @@ def prepare(args: argparse.Namespace, words: list[str], environment: dict[str, s
     table = serve_options.table(profile.releases["vllm"])
     served = serve_line.read(words, table)
     fixes = frozenset((*profile.fixes, *args.fixes))
-    key = launch_check.model_key(files, args.model, served.model)
+    key = launch_case.model_key(files, args.model, served.model)
     variables = {**environment, **served.command.variables}
-    return launch_check.Case(files, table, served, variables, fixes, key)
+    return launch_case.Case(files, table, served, variables, fixes, key)
 
 
 def _exec(args: argparse.Namespace, words: list[str]) -> int:
@@ -175,9 +177,9 @@ def _without_strict(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def _tell(args: argparse.Namespace, findings: tuple[Finding, ...], case: Case) -> None:
-    from fixpack import launch_check, launch_report
+    from fixpack import launch_case, launch_report
 
     print(
-        launch_report.as_text(args.profile, findings, sum(1 for _ in case.rules()), launch_check.sources(case.files)),
+        launch_report.as_text(args.profile, findings, sum(1 for _ in case.rules()), launch_case.sources(case.files)),
         file=sys.stderr,
     )

@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
     :raises MismatchError: if the rules forbid what is asked for; then nothing is written.
     """
-    from fixpack import launch_check, launch_render, launch_report
+    from fixpack import launch_case, launch_check, launch_render, launch_report
     from fixpack.cli.launch import prepare
     from fixpack.finding import ERROR
     from fixpack.registry import find_profile, load
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     chosen = argparse.Namespace(**{**vars(args), "model": args.known_as})
     case = prepare(chosen, words, _variables(args.env))
     case, words, variables = launch_render.complete(case, words)
-    found = launch_render.findings(case)
+    found = launch_check.check(case)
     wrong = [each for each in found if each.level == ERROR]
     if wrong:
         raise MismatchError(
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
             )
         )
     _write(args.output, launch_render.render(case, wish, words, variables))
-    print(launch_report.as_text(profile.name, found, sum(1 for _ in case.rules()), launch_check.sources(case.files)))
+    print(launch_report.as_text(profile.name, found, sum(1 for _ in case.rules()), launch_case.sources(case.files)))
     print("\n".join(f"written: {os.path.join(args.output, name)}" for name in launch_render.FILES))
     return 0
 

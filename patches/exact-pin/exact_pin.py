@@ -10,14 +10,17 @@ from __future__ import annotations
 import torch
 
 
-def view_pins(uva: bool) -> bool:
-    """Whether the view that will be made allocates pinned memory itself, so that pinning before would be twice.
+def view_pins(weight: torch.Tensor, uva: bool) -> bool:
+    """Whether the view that will be made of a weight allocates pinned memory itself, so that pinning first is wrong.
+
+    A weight that is not contiguous is pinned first, as before: the view's own copy would be contiguous, and some
+    kernels want the strides that the weight has.
 
     :param uva: whether a view will be made at all.
     """
     from vllm.platforms import current_platform  # as upstream does: at the call, when the platform is known
 
-    return uva and current_platform.is_cuda_alike()
+    return uva and weight.is_contiguous() and current_platform.is_cuda_alike()
 
 
 def to_host(weight: torch.Tensor, pin: bool) -> torch.Tensor:
@@ -25,5 +28,5 @@ def to_host(weight: torch.Tensor, pin: bool) -> torch.Tensor:
 
     :param pin: whether the user lets weights be pinned.
     """
-    pinned = pin and not view_pins(True)
+    pinned = pin and not view_pins(weight, True)
     return torch.empty_like(weight, device="cpu", pin_memory=pinned).copy_(weight)

@@ -106,6 +106,25 @@ def test_without_views(monkeypatch: pytest.MonkeyPatch) -> None:
         assert host.reserved("pinned") == 2 * (8 + 4) * GIB
 
 
+def test_a_transposed_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels that want columns get them: offloaded at first, and again after it was replaced."""
+    from vllm.model_executor.model_loader.utils import device_loading_context
+
+    def transposed() -> torch.nn.Parameter:
+        return torch.nn.Parameter(torch.empty(3072, 4096, dtype=torch.uint8).t(), requires_grad=False)
+
+    with offload.machine(monkeypatch) as host:
+        layer = torch.nn.Module()
+        layer.weight = transposed()
+        offload.offloader(1, set()).wrap_modules(iter([layer]))
+        assert host.on_host(layer.weight)
+        assert layer.weight.stride() == (1, 4096)
+        with device_loading_context(layer, torch.device("cuda")):
+            layer.weight = transposed()
+        assert host.on_host(layer.weight)
+        assert layer.weight.stride() == (1, 4096)
+
+
 def test_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """An XPU's view wants a pinned tensor."""
     with offload.machine(monkeypatch, "xpu") as host:

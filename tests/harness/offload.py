@@ -7,7 +7,7 @@ Tensors are fake, so that hundreds of GiB cost nothing.  Stand-ins are what need
 - ``pin_memory()``, and ``empty_like(…, pin_memory=True)``: PyTorch's caching host allocator gives a block of the next
   power of two and keeps it for later when it is freed;
 - ``get_cuda_view_from_cpu_tensor``: a pinned tensor is aliased; for one that is not, exactly its bytes are allocated
-  with cudaHostAlloc, filled, and freed with the view.
+  with cudaHostAlloc, filled in contiguous order, and freed with the view.
 
 Both are models of what the CUDA sources say, not measurements.
 """
@@ -144,8 +144,10 @@ def machine(patch: pytest.MonkeyPatch, kind: str = "cuda") -> Iterator[Host]:
         return [each for each in host.blocks if each.kind == "pinned" and each.holds(tensor)]
 
     def view(cpu: torch.Tensor) -> torch.Tensor:
-        found = real_empty_like(cpu, device="cuda")
         pinned = blocks(cpu)
+        found = torch.empty(cpu.shape, dtype=cpu.dtype, device="cuda")
+        if pinned:
+            found = real_empty_like(cpu, device="cuda")  # with its strides
         if pinned:
             pinned[0].holders.append(StorageWeakRef(found.untyped_storage()))
         else:
