@@ -30,7 +30,7 @@ from fixpack.target import read_file
 RECORD = ".fixpack-source.json"
 
 #: Import names of the extra `tools`.
-TOOLS = ("git", "pypi_simple", "platformdirs", "rich", "requests")
+TOOLS = ("git", "pypi_simple", "platformdirs", "rich", "requests", "jinja2", "markupsafe", "markdown_it", "pygments")
 
 
 class Record(NamedTuple):

@@ -1,19 +1,23 @@
-"""Markdown pages from the registry: one per fix, one per profile, and one table of models.
+"""Markdown pages from the registry: fixes, profiles, models, reference, and the page that leads to all.
 
 ``pages`` computes them all in memory; ``survey`` compares them with a folder.  Nothing of upstream is shown beyond the
-lines that anchors name.
+lines that anchors name, unless the facts hold whole diffs, which only the site shows.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from fixpack.docs_launch import launch_prohibitions, launch_sections
-from fixpack.docs_models import Guide, models_page
-from fixpack.markdown import Linker, code, fenced, prose, table
-from fixpack.model import Edit, Fix, Profile, Registry, Release
+from fixpack.docs_facts import Facts
+from fixpack.docs_fix import UPSTREAM, fix_page
+from fixpack.docs_models import models_page
+from fixpack.docs_profile import profile_page
+from fixpack.docs_reference import reference_page
+from fixpack.markdown import Linker, prose, table
+from fixpack.model import Profile, Registry
 from fixpack.text import plural
 
 MARK = "<!-- Made by `fixpack docs`; change the registry or docs/models.yaml instead. -->\n\n"
@@ -21,17 +25,18 @@ MARK = "<!-- Made by `fixpack docs`; change the registry or docs/models.yaml ins
 #: folders, relative to docs/, whose Markdown files are all made here
 OWNED = ("fixes", "profiles")
 MODELS = "models.md"
+REFERENCE = "reference.md"
+START = "README.md"
+_SINGLE = (MODELS, REFERENCE, START)
 
-_UPSTREAM = {
-    "not-reported": "not known to be reported",
-    "pending": "there is a pull request of others",
-    "submitted": "a pull request is open",
-    "accepted": "accepted, not in these releases",
-    "backport": "fixed there; this is the backport",
-    "denied": "declined",
-    "inappropriate": "not for upstream in this form",
+#: hand-written pages in the order in which the first page names them, and what it says of each; others follow by name
+GUIDE = {
+    "quick-start.md": "five lines of a Dockerfile, and a few for a running image",
+    "launch.md": "rules for the serve command: checked, kept by a wrapper, or rendered for compose and Kubernetes",
+    "refusals.md": "every reason code, what it means, and what to do",
+    "threat-model.md": "what the hashes and the proofs prove, and what they do not",
+    "records.md": "bytecode, RECORD, the receipt, and what pip makes of them",
 }
-_ORIGIN = {"own": "our own", "backport": "a backport", "cherry-pick": "cherry-picked", "upstream-pr": "a pull request"}
 
 
 class Survey(NamedTuple):
@@ -42,17 +47,32 @@ class Survey(NamedTuple):
     foreign: tuple[str, ...]  # in a folder of ours, but not made by this program
 
 
-def pages(registry: Registry, guide: Guide | None) -> dict[str, str]:
-    """Every page, by its path below docs/.
+def pages(facts: Facts) -> dict[str, str]:
+    """Every page, by its path below docs/; without what is known of models, that page is left out.
 
-    :param guide: what is known of models; None leaves that page out.
+    :raises OSError: if a hand-written page cannot be read.
     """
-    made = {f"fixes/{fix.id}.md": fix_page(registry, fix) for fix in registry.fixes.values()}
-    made["fixes/README.md"] = index_page(registry)
-    made.update({f"profiles/{each.name}.md": profile_page(registry, each) for each in registry.profiles.values()})
-    if guide:
-        made[MODELS] = models_page(registry, guide)
+    registry = facts.registry
+    made = {f"fixes/{fix.id}.md": fix_page(facts, fix) for fix in registry.fixes.values()}
+    made["fixes/README.md"] = fixes_page(registry)
+    made.update({f"profiles/{each.name}.md": profile_page(facts, each) for each in registry.profiles.values()})
+    made["profiles/README.md"] = profiles_page(registry)
+    if facts.guide:
+        made[MODELS] = models_page(registry, facts.guide)
+    made[REFERENCE] = reference_page()
+    made[START] = start_page(facts, hand_written(os.path.join(registry.root, "docs")))
     return {path: MARK + text for path, text in sorted(made.items())}
+
+
+def hand_written(folder: str) -> dict[str, str]:
+    """The pages of a docs folder that people wrote, by name: the text of each."""
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".md") and name not in _SINGLE)
+    except FileNotFoundError:
+        return {}
+    order = list(GUIDE)
+    names.sort(key=lambda name: order.index(name) if name in GUIDE else len(order))
+    return {name: (_read(os.path.join(folder, name)) or b"").decode("utf-8", "replace") for name in names}
 
 
 def survey(folder: str, made: Mapping[str, str]) -> Survey:
@@ -64,9 +84,12 @@ def survey(folder: str, made: Mapping[str, str]) -> Survey:
     orphans: list[str] = []
     foreign: list[str] = []
     for path in _present(folder):
+        data = _read(os.path.join(folder, path)) or b""
+        mine = data.startswith(MARK.encode())
         if path not in made:
-            mine = (_read(os.path.join(folder, path)) or b"").startswith(MARK.encode())
             (orphans if mine else foreign).append(path)
+        elif data and not mine:
+            foreign.append(path)
     return Survey(tuple(stale), tuple(orphans), tuple(foreign))
 
 
@@ -77,8 +100,7 @@ def _present(folder: str) -> Iterator[str]:
         except FileNotFoundError:
             continue
         yield from (f"{owned}/{name}" for name in names if name.endswith(".md"))
-    if os.path.lexists(os.path.join(folder, MODELS)):
-        yield MODELS
+    yield from (name for name in _SINGLE if os.path.lexists(os.path.join(folder, name)))
 
 
 def _read(path: str) -> bytes | None:
@@ -89,127 +111,11 @@ def _read(path: str) -> bytes | None:
         return None
 
 
-# -- one fix ----------------------------------------------------------------------------------------------------------
+# -- pages that lead to others ----------------------------------------------------------------------------------------
 
 
-def fix_page(registry: Registry, fix: Fix) -> str:
-    """Everything that the registry knows of a fix, but its payloads, which are linked."""
-    link = Linker(registry.fixes, own=fix.id)
-    parts = [
-        f"# {fix.id}",
-        f"{prose(fix.title[:1].upper() + fix.title[1:], link)}. Revision {fix.revision}; {_carried(registry, fix)}.",
-    ]
-    sections = (
-        ("Symptom", prose(fix.symptom, link)),
-        ("Cause", prose(fix.cause, link)),
-        ("Limits", prose(fix.limits, link) if fix.limits else "None are known."),
-        ("Requires", ", ".join(link.to(name) for name in fix.requires) or "Nothing."),
-        ("Upstream", _upstream(fix, link)),
-    )
-    for title, text in sections:
-        parts += [f"## {title}", text]
-    parts += ["## Edits", *_edits(registry, fix)]
-    parts += ["## Proof", *_proof(fix)]
-    if fix.history:
-        parts += ["## Older revisions", "\n".join(f"- r{each.number}: {prose(each.reason)}" for each in fix.history)]
-    parts.append(f"Source: [fixes/{fix.id}.yaml](../../fixes/{fix.id}.yaml). All fixes: [README.md](README.md).")
-    return "\n\n".join(parts) + "\n"
-
-
-def _carried(registry: Registry, fix: Fix) -> str:
-    """Which profiles have it, and how."""
-    default = [_profile_link(each, "../profiles/") for each in registry.profiles.values() if fix.id in each.fixes]
-    opt_in = [_profile_link(each, "../profiles/") for each in registry.profiles.values() if fix.id in each.opt_in]
-    told = [f"on by default in {', '.join(default)}"] if default else []
-    told += [f"opt-in in {', '.join(opt_in)}"] if opt_in else []
-    return "; ".join(told) or "in no profile"
-
-
-def _profile_link(profile: Profile, folder: str) -> str:
-    return f"[{profile.name}]({folder}{profile.name}.md){' (experimental)' if profile.experimental else ''}"
-
-
-def _upstream(fix: Fix, link: Linker) -> str:
-    """State there, origin, and when the fix goes."""
-    lines = [f"- State: {fix.upstream.status} ({_UPSTREAM[fix.upstream.status]})"]
-    if fix.upstream.url:
-        lines.append(f"- See: <{fix.upstream.url}>")
-    if fix.upstream.reason:
-        lines.append(f"- {prose(fix.upstream.reason, link)}")
-    for ref, has in fix.upstream_has.items():
-        part = f"; of the tests below, {', '.join(map(code, has.green))}" if has.green else ""
-        lines.append(f"- {ref} has it{part}: {prose(has.reason, link)}{f' <{has.url}>' if has.url else ''}")
-    origin = [_ORIGIN[fix.origin.kind]]
-    origin += [f"<{fix.origin.url}>"] if fix.origin.url else []
-    origin += [f"commit {code(fix.origin.commit)}"] if fix.origin.commit else []
-    lines.append(f"- Origin of the fix: {', '.join(origin)}")
-    lines.append(f"- It retires when {prose(fix.retires_when, link)}")
-    return "\n".join(lines)
-
-
-def releases_of(registry: Registry, fix: Fix) -> list[Release]:
-    """The releases that the fix edits in the profiles that have it, in the registry's order."""
-    pinned = {
-        release.ref
-        for profile in registry.profiles.values()
-        if fix.id in (*profile.fixes, *profile.opt_in)
-        for release in registry.profile_releases(profile)
-    }
-    return [each for ref, each in registry.releases.items() if ref in pinned and fix.edits_for(each)]
-
-
-def _edits(registry: Registry, fix: Fix) -> Iterator[str]:
-    """A list of edits for each set of releases in which they are the same."""
-    groups: dict[str, list[Release]] = {}
-    for release in releases_of(registry, fix):
-        text = "\n\n".join(f"{n}. {_edit(fix, release, edit)}" for n, edit in enumerate(fix.edits_for(release), 1))
-        groups.setdefault(f"{release.distribution}\n{text}", []).append(release)
-    if not groups:
-        yield "None in a profile's releases."
-    for key, releases in groups.items():
-        yield f"### {releases[0].distribution} {', '.join(each.name for each in releases)}"
-        yield key.partition("\n")[2]
-
-
-def _edit(fix: Fix, release: Release, edit: Edit) -> str:
-    """One edit as a list item: what is done, where, and the lines that the anchor names."""
-    payload = f"[{edit.code}](../../patches/{fix.id}/{edit.code})"
-    if edit.op == "add-file":
-        return f"add {code(edit.path)}: {payload}"
-    found = release.find(edit.anchor)
-    if found is None:  # a registry that was loaded has every anchor
-        raise AssertionError(f"{fix.id}: {release.ref} has no anchor {edit.anchor}")
-    file, anchor = found
-    name = code(edit.anchor)
-    what = {
-        "insert-before": f"insert {payload} before {name}",
-        "insert-after": f"insert {payload} after {name}",
-        "replace": f"put {payload} in the place of {name}",
-        "delete": f"delete {name}",
-        "append": f"append {payload} at {name}, the end of what is named here",
-    }[edit.op]
-    where = f"in {code(anchor.within)}, " if anchor.within else "in "
-    told = f"{what}, {where}{code(file.path)}"
-    if edit.upstream_form:
-        told += " (upstream's own form is recognised)"
-    return f"{told}\n\n{fenced(anchor.text, '   ')}" if anchor.text else told
-
-
-def _proof(fix: Fix) -> Iterator[str]:
-    """The test file and what it must do on stock."""
-    yield (
-        f"[{fix.proof.test}](../../{fix.proof.test}), run by {code(f'fixpack prove {fix.id}')} on upstream's real code "
-        f"on a CPU. On stock, {plural(len(fix.proof.stock), 'test')} must fail with these words (regular expressions), "
-        "and every other test of the file must pass; with the fix, alone and together with all others, all must pass."
-    )
-    yield "\n".join(f"- {code(name)}: {code(pattern)}" for name, pattern in fix.proof.stock.items())
-
-
-# -- all fixes, one profile -------------------------------------------------------------------------------------------
-
-
-def index_page(registry: Registry) -> str:
-    """Every fix, and what it is in each profile."""
+def fixes_page(registry: Registry) -> str:
+    """Every fix, its state upstream, and what it is in each profile."""
     profiles = list(registry.profiles.values())
     listed = dict.fromkeys(name for each in profiles for name in (*each.fixes, *each.opt_in))
     names = [*listed, *(name for name in registry.fixes if name not in listed)]
@@ -219,95 +125,71 @@ def index_page(registry: Registry) -> str:
         known = "default" if name in profile.fixes else "opt-in" if name in profile.opt_in else ""
         return known or ("upstream" if name in registry.superseded(profile) else "-")
 
+    link = Linker(registry.fixes)
     rows = [
-        [f"[{name}]({name}.md)", prose(registry.fixes[name].title), *(kind(each, name) for each in profiles)]
+        [
+            link.to(name),
+            prose(registry.fixes[name].title),
+            UPSTREAM[registry.fixes[name].upstream.status],
+            *(kind(each, name) for each in profiles),
+        ]
         for name in names
     ]
-    heads = ["fix", "what it does", *(f"[{each.name}](../profiles/{each.name}.md)" for each in profiles)]
-    return "\n\n".join(["# Fixes", table(heads, rows)]) + "\n"
+    heads = ["fix", "what it does", "upstream", *(f"[{each.name}](../profiles/{each.name}.md)" for each in profiles)]
+    parts = ["# Fixes", f"{plural(len(registry.fixes), 'fix')}. Each page tells symptom, cause, change and proof."]
+    return "\n\n".join([*parts, table(heads, rows)]) + "\n"
 
 
-def profile_page(registry: Registry, profile: Profile) -> str:
-    """Releases with their pins, fixes and opt-in fixes."""
-    releases = registry.profile_releases(profile)
-    also = f" Also called {', '.join(map(code, profile.aliases))}." if profile.aliases else ""
+def profiles_page(registry: Registry) -> str:
+    """Every profile: hardware, releases, how many fixes."""
+    parts = ["# Profiles", "A profile is hardware, one pinned release of each distribution, and the fixes for them."]
+    return "\n\n".join([*parts, _profile_table(registry, "")]) + "\n"
+
+
+def _profile_table(registry: Registry, folder: str) -> str:
+    rows = [
+        [
+            f"[{each.name}]({folder}{each.name}.md)",
+            prose(each.hardware),
+            ", ".join(release.ref for release in registry.profile_releases(each)),
+            str(len(each.fixes)),
+            str(len(each.opt_in)),
+            "experimental" if each.experimental else "supported",
+        ]
+        for each in registry.profiles.values()
+    ]
+    return table(["profile", "hardware", "releases", "fixes", "opt-in", "state"], rows)
+
+
+def start_page(facts: Facts, written: Mapping[str, str]) -> str:
+    """What there is to read, by what one wants to know.
+
+    :param written: the hand-written pages, by name below docs/.
+    """
     parts = [
-        f"# {profile.name}",
-        f"{prose(profile.hardware)}{', experimental' if profile.experimental else ''}.{also}",
-        fenced(f"python apply_all.py --profile {profile.name}", language=""),
-        *(launch_sections(profile, registry) if profile.launch else ()),
-        "## Releases",
-        table(["distribution", "release", "commit", "source"], [_release_row(each) for each in releases]),
-        "## Fixes",
-        _fix_table(registry, profile.fixes),
-    ]
-    if profile.opt_in:
-        parts += [
-            "## Opt-in",
-            "Off unless named behind the profile.",
-            _fix_table(registry, profile.opt_in),
-        ]
-    forbidden = launch_prohibitions(profile, registry)
-    if forbidden:
-        parts += ["## What not to do", "\n".join(f"- {each}" for each in forbidden)]
-    if superseded := registry.superseded(profile):
-        rows = [
-            [f"[{name}](../fixes/{name}.md)", release.ref, prose(has.reason) + (f" <{has.url}>" if has.url else "")]
-            for name, (release, has) in superseded.items()
-        ]
-        parts += [
-            "## Not needed",
-            "Upstream has these; the proof shows that the stock release passes their tests.",
-            table(["fix", "release", "upstream's change"], rows),
-        ]
-    parts += [
-        "## Pinned files",
-        "Fixes change these files only, and only if each has these bytes; new files are on the fixes' own pages.",
-    ]
-    parts.append(
-        table(
-            ["file", "sha256", "fixes"],
-            [
-                [
-                    code(path),
-                    code(file.sha256),
-                    ", ".join(_users(registry, profile, release, path)) or "none, see above",
-                ]
-                for release in releases
-                for path, file in release.files.items()
-            ],
+        "# Documentation",
+        "Fixpack brings named, proven corrections into installed packages when an image is built: all of them or none, "
+        "and only where each file that they touch is, byte for byte, the one on which they were proven.",
+        "## Guide",
+        "\n".join(
+            f"- [{_title(name, text)}]({name}){': ' + GUIDE[name] if name in GUIDE else ''}"
+            for name, text in written.items()
         )
-    )
-    lock = f"{profile.name}.lock.json"
-    parts.append(
-        f"Results: [profiles/{lock}](../../profiles/{lock}). Source: [{profile.where}](../../{profile.where})."
-    )
+        or "There are no hand-written pages.",
+        "## Profiles",
+        _profile_table(facts.registry, "profiles/"),
+        "## Look up",
+    ]
+    found = [f"[All fixes](fixes/README.md): {plural(len(facts.registry.fixes), 'fix')} by profile, each with a page"]
+    found.append("[All profiles](profiles/README.md)")
+    if facts.guide:
+        found.append(f"[Which fixes matter for which model]({MODELS})")
+    found.append(f"[Reference]({REFERENCE}): commands, exit codes, formats")
+    parts.append("\n".join(f"- {each}" for each in found))
     return "\n\n".join(parts) + "\n"
 
 
-def _release_row(release: Release) -> list[str]:
-    short = " (abbreviated, as the archive names it)" if len(release.commit) < 40 else ""
-    commits = [code(release.commit) + short, *(f"{code(each)} (same bytes)" for each in release.also_commits)]
-    source = [f"<{release.git}>"] if release.git else []
-    if release.sdist:
-        source.append(f"{code(release.sdist.filename)}, sha256 {code(release.sdist.sha256)}")
-    return [release.distribution, f"{release.name} ({release.version})", ", ".join(commits), "; ".join(source)]
-
-
-def _fix_table(registry: Registry, names: Sequence[str]) -> str:
-    fixes = [registry.fixes[name] for name in names]
-    rows = [
-        [f"[{fix.id}](../fixes/{fix.id}.md)", f"r{fix.revision}", prose(fix.title), ", ".join(fix.requires)]
-        for fix in fixes
-    ]
-    return table(["fix", "revision", "what it does", "requires"], rows)
-
-
-def _users(registry: Registry, profile: Profile, release: Release, path: str) -> Iterable[str]:
-    """The fixes of a profile that edit a pinned file."""
-    for name in (*profile.fixes, *profile.opt_in):
-        for edit in registry.fixes[name].edits_for(release):
-            found = release.find(edit.anchor) if edit.anchor else None
-            if found and found[0].path == path:
-                yield f"[{name}](../fixes/{name}.md)"
-                break
+def _title(name: str, text: str) -> str:
+    """A page's first heading, else its name."""
+    found = re.search(r"(?m)^# (.+)$", text)
+    return found[1].strip() if found else prose(name.removesuffix(".md"))

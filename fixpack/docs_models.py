@@ -147,7 +147,7 @@ def models_page(registry: Registry, guide: Guide) -> str:
         ),
         '"yes": on by default, and it matters for this model; "opt-in": it matters, and has to be named behind the '
         'profile; "-": the model does not reach the place, or '
-        'its profile has no such fix. The default fixes all go in, whatever the model.',
+        "its profile has no such fix. The default fixes all go in, whatever the model.",
         "## Every model",
         _table("when it matters", guide.every, {}, link),
     ]

@@ -10,6 +10,7 @@ from typing import Any
 
 from fixpack import __version__
 from fixpack.model import Registry
+from fixpack.proofs import Recorded, Result, digest
 from fixpack.prove import ProfileResult, RunResult, Verdict
 from fixpack.text import plural
 
@@ -88,6 +89,34 @@ def record(registry: Registry, results: Sequence[ProfileResult], started: str, d
         "profiles": [_profile(registry, result) for result in results],
         "counts": counts(results),
     }
+
+
+def recorded(registry: Registry, results: Sequence[ProfileResult], date: str) -> dict[str, Recorded]:
+    """The verdicts as they are kept in docs/proofs.json; a skipped proof says nothing, so it is left out.
+
+    :param date: of the run, UTC.
+    """
+    versions = {"fixpack": __version__, "python": platform.python_version(), **_versions()}
+    kept = {}
+    for result in results:
+        fixes = {
+            each.fix: Result(
+                registry.fixes[each.fix].revision,
+                digest(registry, result.profile, registry.fixes[each.fix]),
+                date,
+                each.status,
+                each.red,
+                each.guards,
+                each.alone,
+                each.together,
+                each.test_seconds,
+                versions,
+            )
+            for each in result.verdicts
+            if each.status != "skipped"
+        }
+        kept[result.profile.name] = Recorded({}, fixes)
+    return kept
 
 
 def _versions() -> dict[str, str]:

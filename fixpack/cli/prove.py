@@ -13,11 +13,23 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import TextIO
 
+from fixpack import proofs
 from fixpack import registry as registry_module
 from fixpack.errors import Problem, UsageError
 from fixpack.prove import ProfileResult, RunResult, prove_profile
 from fixpack.prove_lab import real_lab, select
-from fixpack.prove_report import HEADINGS, counts, last_line, plain_table, reasons, record, row, run_line, title
+from fixpack.prove_report import (
+    HEADINGS,
+    counts,
+    last_line,
+    plain_table,
+    reasons,
+    record,
+    recorded,
+    row,
+    run_line,
+    title,
+)
 
 HELP = "run the regression tests of fixes on stock and on fixed upstream code"
 
@@ -29,8 +41,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", metavar="P", help="the profile (default: each that is not experimental)")
     parser.add_argument("--release", metavar="DIST@REL", default="", help="the profiles that pin this release")
     parser.add_argument("--json", metavar="FILE", help="write the full record there; - is standard output")
+    parser.add_argument(
+        "--record", metavar="FILE", help="put the results into this file, which the pages show: docs/proofs.json"
+    )
     jobs = min(2, os.cpu_count() or 1)
-    parser.add_argument("--jobs", type=int, metavar="N", default=jobs, help="interpreters at a time (%(default)s)")
+    parser.add_argument("--jobs", type=int, metavar="N", default=jobs, help="interpreters at a time (default: 2 or 1)")
     parser.add_argument(
         "--timeout", type=float, metavar="S", default=1800, help="seconds for one interpreter (default %(default)s)"
     )
@@ -45,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace, handle: TextIO | None) -> int:
     """As ``run``; the record goes to the handle."""
     registry = registry_module.load(args.registry or registry_module.default_root())
+    if args.record:
+        proofs.check(registry, args.record)
     profile = registry_module.find_profile(registry, args.profile) if args.profile else None
     chosen = select(registry, args.fixes, profile, args.release)
     lab = real_lab(registry)
@@ -68,6 +85,8 @@ def _run(args: argparse.Namespace, handle: TextIO | None) -> int:
         json.dump(record(registry, results, started, time.monotonic() - clock), handle, indent=2)
         handle.write("\n")
         handle.flush()
+    if args.record:
+        proofs.write(registry, args.record, recorded(registry, results, started[: len("2026-11-29")]))
     print(last_line(results), file=out)
     return 1 if counts(results)["failed"] else 0
 

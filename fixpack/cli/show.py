@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print one fix; returns 0."""
-    from fixpack.docs import releases_of
+    from fixpack.docs_fix import releases_of
     from fixpack.errors import UsageError
     from fixpack.registry import load, unknown
 
