@@ -226,11 +226,11 @@ def shares(counts: Counts, weights: Mapping[str, float]) -> Table:
         for phase in PHASES:
             if phase in wanted:
                 row = counts.train[phase][layer]
-                total, weight = math.fsum(row), wanted[phase] / whole  # fsum: the same on every Python, unlike sum
-                if not total:
+                tokens, weight = math.fsum(row), wanted[phase] / whole  # fsum: the same on every Python, unlike sum
+                if not tokens:
                     message = f"layer {layer} has no {phase} tokens at all"
                     raise BadCounts(counts.source, message, hint="count again, with traffic that reaches every layer")
-                parts.append([each / total * weight for each in row])
+                parts.append([each / tokens * weight for each in row])
         result[layer] = parts[0] if len(parts) == 1 else [math.fsum(each) for each in zip(*parts, strict=True)]
     return result
 
@@ -242,9 +242,10 @@ def require_model(counts: Counts, layers: Sequence[int], experts: int, revision:
     """
     have, want = set(counts.layers), set(layers)
     if have != want:
-        parts = [(want - have, "lacks"), (have - want, "has, and the model has not,")]
-        text = "; ".join(f"{verb} layers {sorted(odd)}" for odd, verb in parts if odd)
-        raise BadCounts(counts.source, text, hint="it was counted on another model, or on a truncated one")
+        parts = [(want - have, "lacks layers"), (have - want, "counts layers that the model has not:")]
+        some = [(sorted(odd), what) for odd, what in parts if odd]
+        text = "; ".join(f"{what} {', '.join(map(str, odd[:8]))}{' …' * (len(odd) > 8)}" for odd, what in some)
+        raise BadCounts(counts.source, text, hint="was it counted on another model, or on a part of it?")
     if counts.experts != experts:
         raise BadCounts(counts.source, f"counts {counts.experts} experts per layer, the model has {experts}")
     if revision and counts.revision and revision != counts.revision:
@@ -257,8 +258,10 @@ def add(several: Sequence[Counts]) -> Counts:
     :raises BadCounts: if they differ in phases, layers, experts or revision, or one holds shares and not tokens.
     """
     first = several[0]
+    revision = first.revision
     for each in several[1:]:
-        require_model(each, first.layers, first.experts, first.revision)
+        require_model(each, first.layers, first.experts, revision)
+        revision = revision or each.revision
         if each.train.keys() != first.train.keys():
             names = " and ".join(f"{', '.join(one.train)} in {one.source}" for one in (first, each))
             raise BadCounts(each.source, f"different phases: {names}", hint="give files of one kind")
@@ -269,14 +272,15 @@ def add(several: Sequence[Counts]) -> Counts:
             raise BadCounts(
                 each.source, "holds shares, as a re-rank writes them", hint="it cannot be added up; give it alone"
             )
-    train = {phase: _sum([each.train[phase] for each in several]) for phase in first.train}
+    train = {phase: total([each.train[phase] for each in several]) for phase in first.train}
     phases = [phase for phase in PHASES if all(phase in each.holdout for each in several)]
-    holdout = {phase: _sum([each.holdout[phase] for each in several]) for phase in phases}
-    meta = {REVISION: first.revision} if first.revision else {}
+    holdout = {phase: total([each.holdout[phase] for each in several]) for phase in phases}
+    meta = {REVISION: revision} if revision else {}
     return Counts(" + ".join(each.source for each in several), first.shape, train, holdout, meta)
 
 
-def _sum(tables: Sequence[Table]) -> Table:
+def total(tables: Sequence[Table]) -> Table:
+    """The sum of tables of one shape."""
     return {
         layer: [math.fsum(each) for each in zip(*(table[layer] for table in tables), strict=True)]
         for layer in tables[0]
