@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _judging(sub)
     sub.add_argument("-o", "--output", metavar="FILE", help="write the plan there, as JSON")
     sub.add_argument("--picture", metavar="FILE", help="draw it: .png or .svg (needs matplotlib)")
-    sub.add_argument("--show", action="store_true", help="draw it in the terminal")
+    sub.add_argument("--show", action="store_true", help="draw it in the terminal, instead of --json")
 
     sub = verb("coverage", "how much traffic a plan serves, or plans of several budgets would", _coverage)
     _counts(sub)
@@ -122,7 +122,8 @@ def _weights(args: argparse.Namespace) -> Mapping[str, float]:
     from fixpack.hotsplit.payload import counts
 
     with problems("--weights"):
-        return counts.parse_weights(args.weights)
+        weights: Mapping[str, float] = counts.parse_weights(args.weights)
+    return weights
 
 
 def _budget_bytes(args: argparse.Namespace, model: Model) -> int:
@@ -155,15 +156,20 @@ def _print(args: argparse.Namespace, body: Mapping[str, Any], text: str) -> None
 
 def _plan(args: argparse.Namespace) -> int:
     from fixpack import __version__
+    from fixpack.errors import Problem, UsageError
     from fixpack.hotsplit import inputs, planning, report
     from fixpack.hotsplit.memory import stock
 
+    if args.show and args.json:
+        raise UsageError(Problem("bad_usage", "--show and --json exclude each other"))
     for output in (args.output, args.picture):
         _not_an_input(output, [*args.counts, *args.holdout])
     if args.picture:
         from fixpack.hotsplit import picture
 
         picture.check(args.picture)
+    if args.show:
+        from fixpack.hotsplit.terminal import show
     model = _model(args)
     several = inputs.read_counts(args.counts, model, args.model_revision)
     held = inputs.read_counts(args.holdout, model, args.model_revision)
@@ -172,8 +178,6 @@ def _plan(args: argparse.Namespace) -> int:
     placed = stock(model, args.offload_gib)
     _print(args, report.plan_json(made, placed, document), report.plan_text(made, placed))
     if args.show:
-        from fixpack.hotsplit.terminal import show
-
         show(made)
     if args.output:
         inputs.write_atomic(args.output, inputs.as_bytes(document))
@@ -245,14 +249,11 @@ def _memory(args: argparse.Namespace) -> int:
     given = bool(args.hot_gib or args.plan)
     kept = inputs.read_plan(args.plan, model) if args.plan else None
     if kept:
-        sizes = [len(chosen) for chosen in kept.hot.values()]
-        asked = [(sum(sizes) * model.cell, max(sizes))]
+        asked = [[len(chosen) for chosen in kept.hot.values()]]
     else:
-        asked = [(hot, 0) for hot in args.hot_gib or memory.usual_budgets(model, placed)]
-    solved = [
-        memory.solve(model, machine, placed, hot // model.cell * model.cell, context=args.context, largest_layer=most)
-        for hot, most in asked
-    ]
+        budgets = args.hot_gib or memory.usual_budgets(model, placed)
+        asked = [memory.spread(model, budget) for budget in budgets]
+    solved = [memory.solve(model, machine, placed, each, context=args.context) for each in asked]
     body = report_memory.as_json(model, machine, placed, solved)
     _print(args, body, report_memory.as_text(model, machine, placed, solved, args.context))
     fit = [each.fits for each in solved]

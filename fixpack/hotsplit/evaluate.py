@@ -130,7 +130,8 @@ def _distribution(number: int, chance: float) -> tuple[int, list[float]]:
     """Cumulated weights of a binomial within ten standard deviations, and the first value they are for."""
     reach = 10 * math.sqrt(number * chance * (1 - chance)) + 10
     mode, odds = int((number + 1) * chance), chance / (1 - chance)
-    below, above = [], [1.0]
+    below: list[float] = []
+    above = [1.0]
     for k in range(mode, max(0, int(mode - reach)), -1):  # from k to k - 1
         below.append((below[-1] if below else 1.0) * k / ((number - k + 1) * odds))
     for k in range(mode, min(number, int(mode + reach))):  # from k to k + 1

@@ -6,7 +6,7 @@ MiMo-V2.6-Pro-RL, a vLLM nightly of September 2026) are named as such; they are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -140,12 +140,18 @@ def stock(model: Model, offload: int) -> Stock:
     return Stock(tuple(tensors))
 
 
-def pinned_banks(model: Model, cold: Mapping[int, int] | Sequence[int], *, exact: bool) -> int:
+def pinned_banks(model: Model, cold: Sequence[int], *, exact: bool) -> int:
     """Host bytes of the cold banks after the split, given each layer's number of cold experts."""
-    sizes = cold.values() if isinstance(cold, Mapping) else cold
     if exact:
-        return sum(number * model.cell for number in sizes)
-    return sum(power_of_two(number * model.w13) + power_of_two(number * model.w2) for number in sizes)
+        return sum(number * model.cell for number in cold)
+    return sum(power_of_two(number * model.w13) + power_of_two(number * model.w2) for number in cold)
+
+
+def spread(model: Model, budget: int) -> list[int]:
+    """Hot experts of each layer if a budget were shared out evenly: what can be said before there is a plan."""
+    cells = min(budget // model.cell, model.cells)
+    mean, more = divmod(cells, len(model.layers))
+    return [mean + (number < more) for number in range(len(model.layers))]
 
 
 class Tokens(NamedTuple):
@@ -195,6 +201,7 @@ class Puzzle(NamedTuple):
 
     hot: int
     cold: int
+    cold_rounded: int  # what the cold banks would pin if each were rounded up to a power of two
     hbm_free: int  # of the share that vLLM may use, for KV cache, activations and graphs
     host_free: int  # after the split, with exact pinning
     split_hbm_free: int  # before the first layer is split, of all HBM
@@ -213,25 +220,23 @@ def _gib(size: float) -> str:
     return f"{size / GIB:,.2f} GiB"
 
 
-def solve(
-    model: Model, machine: Machine, placed: Stock, hot: int, *, context: int = 0, largest_layer: int = 0
-) -> Puzzle:
+def solve(model: Model, machine: Machine, placed: Stock, hot_experts: Sequence[int], *, context: int = 0) -> Puzzle:
     """Put the pieces together.
 
-    :param hot: bytes of hot experts.
+    :param hot_experts: how many of each layer's experts are hot.
     :param context: ``--max-model-len``; 0 asks nothing.
-    :param largest_layer: hot experts of the layer that has most; 0 takes the mean, rounded up.
     """
-    cold = model.total - hot
+    hot = sum(hot_experts) * model.cell
+    banks = [model.experts - number for number in hot_experts]
+    cold = pinned_banks(model, banks, exact=True)
     rest = machine.dense + model.scales
     allowed = int(machine.hbm * machine.utilization)
     hbm_free = allowed - rest - hot
     host_free = machine.host - machine.host_other - cold
-    largest = min(model.experts, largest_layer or -(-hot // (model.cell * len(model.layers))))
-    margin = SPLIT_MARGIN + largest * model.cell
+    margin = SPLIT_MARGIN + max(hot_experts) * model.cell
     split_hbm = machine.hbm - rest - placed.hbm
     load_host = machine.host - machine.host_other - placed.pinned(exact=True)
-    split_host = load_host - min(model.experts * model.cell, cold)
+    split_host = load_host - max(banks) * model.cell
     rounded = placed.pinned(exact=False)
     tokens = kv_tokens(model, machine, hot)
     other = machine.host - machine.host_other
@@ -255,7 +260,8 @@ def solve(
         most = f"; surely up to {_gib(limit)} hot" if limit >= 0 else "; not even without hot experts"
         why = f"{tokens.low:,} to {tokens.high:,} KV tokens{most}"
         answers.append(Answer("context", f"does a context of {context:,} tokens fit", verdict, why))
-    return Puzzle(hot, cold, hbm_free, host_free, split_hbm, margin, split_host, tokens, tuple(answers))
+    rounded_banks = pinned_banks(model, banks, exact=False)
+    return Puzzle(hot, cold, rounded_banks, hbm_free, host_free, split_hbm, margin, split_host, tokens, tuple(answers))
 
 
 def _answer(code: str, question: str, good: bool, why: str) -> Answer:
@@ -263,7 +269,10 @@ def _answer(code: str, question: str, good: bool, why: str) -> Answer:
 
 
 def usual_budgets(model: Model, placed: Stock) -> list[int]:
-    """Budgets worth looking at, ascending: stock's two figures, and up to a third of all experts more and less."""
+    """Budgets worth looking at, ascending: stock's two figures, and those that were measured, or a range around."""
     around = {placed.hbm, placed.hbm_by_w13}
-    around |= {placed.hbm * percent // 100 for percent in (66, 76, 86, 106, 116)}
-    return sorted(budget // model.cell * model.cell for budget in around if 0 < budget <= model.total)
+    if model == MIMO:
+        around |= {int(amount * GIB) for amount in (96, 110, 123, 152.8, 165)}
+    else:
+        around |= {placed.hbm * percent // 100 for percent in (67, 76, 85, 106, 115)}
+    return sorted(budget for budget in around if 0 < budget <= model.total)

@@ -39,7 +39,7 @@ def draw(made: Planned, path: str) -> bytes:
     from matplotlib.figure import Figure
 
     shown = scene(made)
-    style = {
+    style: dict[Any, Any] = {
         "font.size": 10.0,
         "axes.edgecolor": BEST,
         "axes.labelcolor": INK,
@@ -51,7 +51,7 @@ def draw(made: Planned, path: str) -> bytes:
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **style}):
         figure = Figure(figsize=(15, 8.4), facecolor="white")
         grid = figure.add_gridspec(
-            2, 3, width_ratios=(9, 1.5, 6.5), height_ratios=(30, 1), wspace=0.04, hspace=0.2,
+            2, 3, width_ratios=(9, 1.5, 6.5), height_ratios=(30, 1.5), wspace=0.04, hspace=0.2,
             left=0.045, right=0.975, top=0.86, bottom=0.075,
         )  # fmt: skip
         figure.text(0.045, 0.945, shown.headline, fontsize=19, fontweight="bold", color=INK)
@@ -72,7 +72,7 @@ def _colours() -> tuple[Any, Any]:
     from matplotlib.colors import LinearSegmentedColormap
 
     warm = LinearSegmentedColormap.from_list("warm", ["#fef3c7", "#fdba74", "#ea580c", "#9a1b0b", "#450a0a"])
-    cool = LinearSegmentedColormap.from_list("cool", ["#f8fafc", "#dbe7f6", "#93b8e6", "#3b76c9", "#1e3a8a"])
+    cool = LinearSegmentedColormap.from_list("cool", ["#f8fafc", "#d3e2f5", "#82ace2", "#2f6bc2", "#1e3a8a"])
     return warm, cool
 
 
@@ -156,14 +156,18 @@ def _coverage(axes: Any, shown: Scene, made: Planned) -> None:
     axes.axvline(at, color=FAINT, linewidth=6, zorder=0)
     for part, colour in ((found.plan, HOT), (found.stock, COLD)):
         axes.plot([at], [100 * part.value], "o", color=colour, markersize=8, markeredgecolor="white", zorder=5)
-    say = {"fontsize": 11, "xytext": (12, -4), "textcoords": "offset points", "va": "top"}
-    axes.annotate(f"plan {100 * found.plan.value:.1f} %", (at, 100 * found.plan.value), color=HOT, weight="bold", **say)
-    axes.annotate(f"whole layers {100 * found.stock.value:.1f} %", (at, 100 * found.stock.value), color=COLD, **say)
-    axes.annotate(
-        f"best possible {100 * found.oracle.value:.1f} %",
-        (at, 100 * found.oracle.value),
-        xytext=(-12, 10), textcoords="offset points", ha="right", color=BEST, fontsize=11,
-    )  # fmt: skip
+    for part, text, colour, weight, down in (
+        (found.plan, "plan", HOT, "bold", -6),
+        (found.plan, f"best possible {100 * found.oracle.value:.1f} %", BEST, "normal", -24),
+        (found.stock, "whole layers", COLD, "normal", -6),
+    ):
+        axes.annotate(
+            text if colour == BEST else f"{text} {100 * part.value:.1f} %",
+            (at, 100 * part.value),
+            xytext=(14, down), textcoords="offset points", va="top", color=colour, fontsize=12, weight=weight,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
+        )  # fmt: skip
+    axes.annotate(f"{at:,.1f} GiB", (at, 1.5), xytext=(8, 0), textcoords="offset points", color=BEST, fontsize=11)
     axes.set_xlim(0, whole)
     axes.set_ylim(0, 102)
     axes.set_yticks(range(0, 101, 20), [f"{tick} %" for tick in range(0, 101, 20)])

@@ -67,7 +67,7 @@ def make(
         judged = evaluate(trained, parts.tests, parts.how, seed=judging.seed, resamples=judging.resamples)
         covered = plan.coverage(hot, table)
         stock = plan.coverage(stock_hot(whole.layers, whole.experts, cells), table)
-    return Planned(model, budget, weights, whole, scores, hot, covered, stock, parts, judged)
+    return Planned(model, budget, counts.effective(whole, weights), whole, scores, hot, covered, stock, parts, judged)
 
 
 def document(planned: Planned, files: Sequence[Mapping[str, str]], version: str) -> dict[str, Any]:
@@ -179,11 +179,12 @@ def reranked_document(
     found: Reranked, live: counts.Counts, offline: counts.Counts, files: Sequence[Mapping[str, str]], live_weight: float
 ) -> dict[str, Any]:
     """The blend as counts of shape A, for the next boot and the next re-rank."""
+    said: dict[str, Any] = {key: live.meta[key] for key in ("since", "at", "note") if key in live.meta}
     meta = {
         counts.LIVE_WEIGHT: live_weight,
         "live_tokens_per_layer": found.tokens,
         counts.REVISION: live.revision or offline.revision or None,
-        "live": {**files[0], **{key: live.meta[key] for key in ("since", "at", "note") if key in live.meta}},
+        "live": {**files[0], **said},
         "offline": files[1],
     }
     return {"train": {counts.DECODE: {str(layer): row for layer, row in found.scores.items()}}, "meta": meta}

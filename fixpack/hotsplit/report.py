@@ -8,7 +8,7 @@ from typing import Any
 
 from fixpack.hotsplit.evaluate import HOW, UNIT, Estimate, Evaluation
 from fixpack.hotsplit.memory import GIB, Model, Stock
-from fixpack.hotsplit.payload import plan
+from fixpack.hotsplit.payload import counts, plan
 from fixpack.hotsplit.planning import Judged, Planned, Reranked
 from fixpack.text import plural
 
@@ -75,7 +75,7 @@ def plan_text(made: Planned, placed: Stock) -> str:
     lines = [
         f"hotsplit plan: {len(model.layers)} layers, budget {made.budget / GIB:.1f} GiB "
         f"(stock HBM experts {placed.hbm / GIB:.1f} GiB), hot cells {made.cells}/{model.cells}",
-        f"  counts    {made.counts.source}: {', '.join(made.counts.train)}",
+        f"  counts    {made.counts.source}: " + _phases(made),
         f"  hot       {min(sizes)} to {max(sizes)} of {model.experts} experts per layer, "
         f"{gib(made.cells * model.cell)}; cold {gib(cold)}",
         f"  stock     {gib(placed.hbm)} in HBM, of it {gib(placed.hbm_by_w13)} in layers whose w13 is there",
@@ -85,13 +85,20 @@ def plan_text(made: Planned, placed: Stock) -> str:
     return "\n".join(lines)
 
 
+def _phases(made: Planned) -> str:
+    if list(made.weights) == [counts.MIXED]:
+        return "prefill and decode mixed, so no phase can be weighted"
+    return ", ".join(f"{phase} x {weight:g}" for phase, weight in made.weights.items())
+
+
 def _held_out(found: Evaluation) -> list[str]:
     if found.how == "in-sample":
         return ["  held out  cannot be said: the counts are shares; name recordings with --holdout"]
     return [
         f"  held out  {estimate(found.plan)} of {found.test_tokens:,} routed pairs; "
         f"best possible {estimate(found.oracle)}; whole layers {estimate(found.stock)}",
-        f"            {HOW[found.how]}; intervals of 95 %: {UNIT[found.unit]}",
+        f"            {HOW[found.how]}",
+        f"            intervals of 95 %: {UNIT[found.unit]}",
     ]
 
 
@@ -116,8 +123,8 @@ def coverage_text(rows: Sequence[Planned]) -> str:
         for made in rows
     ]
     found = rows[0].held_out
-    note = f"held out: {HOW[found.how]}; intervals of 95 %: {UNIT[found.unit]}"
-    return "\n".join([rows[0].counts.source, *table(head, body), note])
+    notes = [f"held out: {HOW[found.how]}", f"intervals of 95 %: {UNIT[found.unit]}"]
+    return "\n".join([rows[0].counts.source, *table(head, body), *notes])
 
 
 def judged_json(judged: Judged) -> dict[str, Any]:

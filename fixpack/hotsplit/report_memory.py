@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from fixpack.hotsplit.memory import Machine, Model, Puzzle, Stock, pinned_banks
+from fixpack.hotsplit.memory import Machine, Model, Puzzle, Stock
 from fixpack.hotsplit.report import gib, percent, table
 
 CONTEXTS = (262_144, 1_048_576)  # shown where none is asked for
@@ -72,17 +72,17 @@ def as_text(model: Model, machine: Machine, placed: Stock, solved: Sequence[Puzz
         "",
     ]
     contexts = (context,) if context else CONTEXTS
-    head = ["hot GiB", "cells", "of all", "cold GiB", "HBM left", "host left", "KV tokens", "from", "to"]
+    head = ["hot GiB", "cells", "of all", "cold GiB", "rounded", "HBM left", "host left", "KV tokens", "from", "to"]
     head += [f"{each:,}" for each in contexts]
     rows = []
     for each in solved:
         low, high = each.tokens.low, each.tokens.high
         fits = ["yes" if low >= asked else "perhaps" if high >= asked else "no" for asked in contexts]
-        row = [each.hot, each.cold, each.hbm_free, each.host_free]
-        hot, cold, hbm, host = (f"{amount / (1 << 30):,.2f}" for amount in row)
+        row = [each.hot, each.cold, each.cold_rounded, each.hbm_free, each.host_free]
+        hot, *others = (f"{amount / (1 << 30):,.2f}" for amount in row)
         cells = each.hot // model.cell
         tokens = [f"{number:,}" for number in (each.tokens.expected, low, high)]
-        rows.append([hot, f"{cells:,}", percent(cells / model.cells), cold, hbm, host, *tokens, *fits])
+        rows.append([hot, f"{cells:,}", percent(cells / model.cells), *others, *tokens, *fits])
     lines += table(head, rows)
     lines.append(
         "  HBM left: for KV cache, activations and graphs.  KV tokens: from a line through two measured boots;"
@@ -98,6 +98,3 @@ def as_text(model: Model, machine: Machine, placed: Stock, solved: Sequence[Puzz
     else:
         lines += ["", "one --hot-gib, or --plan, for every question in turn"]
     return "\n".join(lines)
-
-
-__all__ = ["as_json", "as_text", "pinned_banks"]

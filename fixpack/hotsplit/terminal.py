@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
 
 from fixpack.hotsplit.evaluate import Curve
 from fixpack.hotsplit.planning import Planned
 from fixpack.hotsplit.scene import Row, Scene, scene
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
 
 #: from little traffic to much; the first one also for none
 WARM = ("#78350f", "#9a3412", "#c2410c", "#ea580c", "#f97316", "#fb923c", "#fdba74", "#fef3c7")
@@ -24,13 +22,10 @@ CURVE_LINES = 11
 
 def show(made: Planned, console: Console | None = None) -> None:
     """Draw a plan; without colours where there are none."""
-    from rich.console import Console
-    from rich.text import Text
-
     console = console or Console(highlight=False)
     shown = scene(made)
     console.print(Text(shown.headline, style="bold"))
-    console.print(Text(shown.facts, style="dim"))
+    console.print(Text(shown.facts, style="dim"), no_wrap=True, overflow="ellipsis")
     colour = bool(console.color_system) and not console.no_color
     width = max(20, min(console.width - 22, 128, shown.experts))
     console.print()
@@ -54,8 +49,6 @@ def _columns(row: Row, width: int) -> list[tuple[float, bool]]:
 
 def heat_map(shown: Scene, width: int, *, colour: bool) -> list[Text]:
     """One line per layer, or per group of layers where there are many: busiest experts left."""
-    from rich.text import Text
-
     group = -(-len(shown.rows) // (MOST_LINES * (2 if colour else 1)))
     rows = [shown.rows[number] for number in range(0, len(shown.rows), group)]
     most = max(sum(row.hot) for row in rows)
@@ -77,11 +70,17 @@ def heat_map(shown: Scene, width: int, *, colour: bool) -> list[Text]:
                 last = hot
         mean = sum(sum(row.hot) for row in pair) / len(pair)
         line.append(f"  {mean:>5.0f} ")
-        line.append("■" * round(6 * mean / most) if most else "", WARM[3] if colour else "")
+        line.append(bar(mean / most if most else 0.0, 6), WARM[4] if colour else "")
         lines.append(line)
     if group > 1:
         lines.append(Text(f"       one of {group} layers is shown", style="dim"))
     return lines
+
+
+def bar(part: float, width: int) -> str:
+    """A bar of up to ``width`` characters, to an eighth of one."""
+    eighths = round(8 * part * width)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
 def _step(times: float) -> int:
@@ -94,8 +93,6 @@ def _colour(times: float, hot: bool) -> str:
 
 def coverage(shown: Scene, made: Planned, width: int, *, colour: bool) -> list[Text]:
     """The coverage curve: best possible, plan, whole layers, over GiB of experts in HBM."""
-    from rich.text import Text
-
     whole = shown.of_cells * shown.cell_gib
     at = round((width - 1) * made.cells / shown.of_cells)
     marks: dict[tuple[int, int], tuple[str, str]] = {}
@@ -104,10 +101,11 @@ def coverage(shown: Scene, made: Planned, width: int, *, colour: bool) -> list[T
             if column == at:
                 marks[column, level] = ("┊", "dim")
     straight = Curve((0, shown.of_cells), (0.0, 1.0))
-    for curve, sign, style in ((straight, "─", COOL[5]), (shown.best, "·", "dim"), (shown.planned, "█", WARM[4])):
+    for curve, signs, style in ((straight, "──", COOL[5]), (shown.best, "··", "dim"), (shown.planned, "▄▀", WARM[4])):
         for column in range(width):
             value = _at(curve, shown.of_cells * column / (width - 1))
-            marks[column, round(value * (CURVE_LINES - 1))] = (sign, style if colour or style == "dim" else "")
+            half = round(value * (2 * CURVE_LINES - 2)) + 1  # two halves to a line, 0 % in the upper half of the lowest
+            marks[column, half // 2] = (signs[half % 2], style if colour or style == "dim" else "")
     lines = []
     for level in reversed(range(CURVE_LINES)):
         line = Text(f"{100 * level // (CURVE_LINES - 1):>4} % ")
@@ -120,17 +118,17 @@ def coverage(shown: Scene, made: Planned, width: int, *, colour: bool) -> list[T
         start = min(round((width - 1) * part / 4), width - len(text))
         axis[start : start + len(text)] = text
     lines.append(Text("       " + "".join(axis) + " GiB"))
+    lines.append(Text("       " + " " * at + f"┊ {made.cells * shown.cell_gib:,.1f} GiB", style="dim"))
     found = made.held_out
     legend = Text("       ")
     parts: Sequence[tuple[str, str, str]] = (
-        ("█ plan", f" {100 * found.plan.value:.1f} %   ", WARM[4]),
-        ("· best possible", f" {100 * found.oracle.value:.1f} %   ", "dim"),
-        ("─ whole layers", f" {100 * found.stock.value:.1f} %   ", COOL[5]),
+        ("▀ plan", f" {100 * found.plan.value:.1f} %  ", WARM[4]),
+        ("· best possible", f" {100 * found.oracle.value:.1f} %  ", "dim"),
+        ("─ whole layers", f" {100 * found.stock.value:.1f} %", COOL[5]),
     )
     for sign, number, style in parts:
         legend.append(sign, style if colour or style == "dim" else "")
         legend.append(number)
-    legend.append("┊ the budget", "dim")
     return [*lines, legend]
 
 

@@ -105,6 +105,10 @@ def read_json(path: str) -> Any:
         raise BadCounts(path, f"not UTF-8, byte {error.start}") from None
     except RecursionError:
         raise BadCounts(path, "nests too deeply") from None
+    except BadCounts:
+        raise
+    except ValueError as error:  # a number of thousands of digits
+        raise BadCounts(path, f"not JSON: {error}") from None
 
 
 def parse(document: Any, source: str) -> Counts:
@@ -164,8 +168,8 @@ def _table(value: Any, source: str, at: str, tail: str = "") -> Table:
         raise BadCounts(source, f"expected layers, found {_kind(value)}", at=at)
     for key, row in value.items():
         here = f"{at}/{key}{tail}"
-        if not (key.isascii() and key.isdigit() and str(int(key)) == key):
-            raise BadCounts(source, f"{key!r} is no layer number", at=at)
+        if not (key.isascii() and key.isdigit() and len(key) < 7 and str(int(key)) == key):
+            raise BadCounts(source, f"{key!r:.40} is no layer number", at=at)
         if not isinstance(row, list) or not row:
             raise BadCounts(source, f"expected one number per expert, found {_kind(row)}", at=here)
         for kind in set(map(type, row)) - {int, float}:
@@ -204,17 +208,21 @@ def parse_weights(text: str) -> dict[str, float]:
     return weights
 
 
+def effective(counts: Counts, weights: Mapping[str, float]) -> dict[str, float]:
+    """The weights above zero; for counts without phases (shape B) "mixed" alone, unless it has a weight."""
+    if list(counts.train) == [MIXED] and MIXED not in weights:
+        return {MIXED: 1.0}
+    return {phase: weight for phase, weight in weights.items() if weight}
+
+
 def shares(counts: Counts, weights: Mapping[str, float]) -> Table:
     """Each expert's share of its layer's tokens; a layer adds up to 1 whatever was counted in it.
 
-    Every phase is brought to 1 per layer before it is weighted, so that long prompts do not drown decode.  Counts
-    without phases (shape B) are taken as they are, unless "mixed" has a weight.
+    Every phase is brought to 1 per layer before it is weighted, so that long prompts do not drown decode.
 
     :raises BadCounts: if a phase with a weight is missing, or a layer has no tokens in it.
     """
-    wanted = {phase: weight for phase, weight in weights.items() if weight}
-    if list(counts.train) == [MIXED] and MIXED not in weights:
-        wanted = {MIXED: 1.0}
+    wanted = effective(counts, weights)
     missing = [phase for phase in wanted if phase not in counts.train]
     if missing:
         hint = f"it has {', '.join(counts.train)}; give those the weights"
