@@ -176,15 +176,14 @@ def _plan(args: argparse.Namespace) -> int:
     made = planning.make(model, several, held, _budget_bytes(args, model), _weights(args), _how_judged(args))
     document = planning.document(made, inputs.provenance(args.counts), __version__)
     placed = stock(model, args.offload_gib)
+    drawn = picture.draw(made, args.picture) if args.picture else b""
+    for path, data in ((args.output, inputs.as_bytes(document)), (args.picture, drawn)):
+        if path:
+            inputs.write_atomic(path, data)
+            report.wrote(path)
     _print(args, report.plan_json(made, placed, document), report.plan_text(made, placed))
     if args.show:
         show(made)
-    if args.output:
-        inputs.write_atomic(args.output, inputs.as_bytes(document))
-        report.wrote(args.output)
-    if args.picture:
-        inputs.write_atomic(args.picture, picture.draw(made, args.picture))
-        report.wrote(args.picture)
     return 0
 
 
@@ -230,11 +229,11 @@ def _rerank(args: argparse.Namespace) -> int:
         live_weight=args.live_weight,
         revision=args.model_revision,
     )
-    _print(args, report.reranked_json(found, budget), report.reranked_text(found, budget))
     if args.output:
         document = planning.reranked_document(found, live, offline, files, args.live_weight)
         inputs.write_atomic(args.output, inputs.as_bytes(document))
         report.wrote(args.output)
+    _print(args, report.reranked_json(found, budget), report.reranked_text(found, budget))
     return 0
 
 

@@ -63,7 +63,7 @@ class Evaluation(NamedTuple):
     stock: Estimate  # as many cells as whole layers, the last ones, as vLLM's own offload leaves them
 
 
-def tested(each: counts.Counts, *, held: bool) -> counts.Table:
+def judged_by(each: counts.Counts, *, held: bool) -> counts.Table:
     """The counts that a placement is judged by: decode, else prefill and decode mixed, else what there is."""
     phases = each.holdout if held else each.train
     for phase in (counts.DECODE, counts.MIXED, counts.PREFILL):
@@ -83,23 +83,23 @@ def split(several: Sequence[counts.Counts], held: Sequence[counts.Counts], part:
     if held:
         for each in held:
             counts.require_model(each, whole.layers, whole.experts, whole.revision)
-        return Split("holdout", whole, tuple(tested(each, held=False) for each in held))
+        return Split("holdout", whole, tuple(judged_by(each, held=False) for each in held))
     if all(each.holdout for each in several):
-        return Split("holdout", whole, tuple(tested(each, held=True) for each in several))
+        return Split("holdout", whole, tuple(judged_by(each, held=True) for each in several))
     if len(several) > 1:
         random = Random(seed)
         order = sorted(several, key=lambda each: random.random())
         aside = min(max(1, round(part * len(order))), len(order) - 1)
         train = counts.add([each for each in several if each not in order[:aside]])
-        return Split("files", train, tuple(tested(each, held=False) for each in several if each in order[:aside]))
+        return Split("files", train, tuple(judged_by(each, held=False) for each in several if each in order[:aside]))
     if any(number != int(number) for table in whole.train.values() for row in table.values() for number in row):
-        return Split("in-sample", whole, (tested(whole, held=False),))  # shares are no tokens that one could divide
+        return Split("in-sample", whole, (judged_by(whole, held=False),))  # shares are no tokens that one could divide
     random = Random(seed)
     train_tables, test_tables = {}, {}
     for phase, table in whole.train.items():
         train_tables[phase], test_tables[phase] = thin(table, part, random)
     train = whole._replace(train=train_tables)
-    return Split("thinning", train, (tested(whole._replace(train=test_tables), held=False),))
+    return Split("thinning", train, (judged_by(whole._replace(train=test_tables), held=False),))
 
 
 def thin(table: counts.Table, part: float, random: Random) -> tuple[counts.Table, counts.Table]:

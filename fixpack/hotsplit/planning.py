@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fixpack.errors import FixpackError, Problem, UsageError
-from fixpack.hotsplit.evaluate import Evaluation, Split, evaluate, split, stock_hot, tested
+from fixpack.hotsplit.evaluate import Evaluation, Split, evaluate, judged_by, split, stock_hot
 from fixpack.hotsplit.inputs import problems
 from fixpack.hotsplit.memory import Model
 from fixpack.hotsplit.payload import counts, plan
@@ -59,7 +59,7 @@ def make(
         scores = counts.shares(whole, weights)
         cells = plan.cells_in(budget, model.cell)
         hot = plan.place(scores, cells)
-        table = tested(whole, held=False)
+        table = judged_by(whole, held=False)
         if not any(map(any, table.values())):
             raise counts.BadCounts(whole.source, "holds no token to test on")
         parts = split(several, held, judging.part, judging.seed)
@@ -103,7 +103,7 @@ def judge(kept: plan.Plan, several: Sequence[counts.Counts], judging: Judging) -
         whole = counts.add(several)
         revision = str(kept.meta.get(counts.REVISION) or "")
         counts.require_model(whole, tuple(kept.hot), kept.experts, revision)
-        tests = [tested(each, held=False) for each in several]
+        tests = [judged_by(each, held=False) for each in several]
         found = evaluate(kept.hot, tests, "given", seed=judging.seed, resamples=judging.resamples)
         table = counts.total(tests)
     by_layer = {}

@@ -40,7 +40,8 @@ def _columns(row: Row, width: int) -> list[tuple[float, bool]]:
     """A layer as ``width`` columns: mean multiple of an equal share, and whether most of it is hot."""
     columns = []
     for column in range(width):
-        start, stop = column * len(row.times) // width, max((column + 1) * len(row.times) // width, 1)
+        start = column * len(row.times) // width
+        stop = max((column + 1) * len(row.times) // width, start + 1)
         part = row.times[start:stop]
         hot = row.hot[start:stop]
         columns.append((sum(part) / len(part), 2 * sum(hot) >= len(hot)))
