@@ -65,6 +65,11 @@ def test_hot_experts_per_layer(table: counts.Table, scores: counts.Table, cells:
     assert hot == exact_place(table, cells)
 
 
+def test_the_line_of_the_server_s_log() -> None:
+    first = hotsplit("plan", HISTOGRAM, "--budget-gib", "152.8").out.splitlines()[0]
+    assert first == ("hotsplit plan: 69 layers, budget 152.8 GiB (stock HBM experts 141.8 GiB), hot cells 8692/26496")
+
+
 def test_the_verb() -> None:
     done = hotsplit("plan", HISTOGRAM, "--budget-gib", "141.75", "--json")
     assert (done.code, done.err) == (0, "")

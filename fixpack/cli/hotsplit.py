@@ -179,7 +179,7 @@ def _plan(args: argparse.Namespace) -> int:
     drawn = picture.draw(made, args.picture) if args.picture else b""
     for path, data in ((args.output, inputs.as_bytes(document)), (args.picture, drawn)):
         if path:
-            inputs.write_atomic(path, data)
+            inputs.write(path, data)
             report.wrote(path)
     _print(args, report.plan_json(made, placed, document), report.plan_text(made, placed))
     if args.show:
@@ -231,7 +231,7 @@ def _rerank(args: argparse.Namespace) -> int:
     )
     if args.output:
         document = planning.reranked_document(found, live, offline, files, args.live_weight)
-        inputs.write_atomic(args.output, inputs.as_bytes(document))
+        inputs.write(args.output, inputs.as_bytes(document))
         report.wrote(args.output)
     _print(args, report.reranked_json(found, budget), report.reranked_text(found, budget))
     return 0

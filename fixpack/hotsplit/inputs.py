@@ -118,24 +118,16 @@ def provenance(paths: Sequence[str]) -> list[dict[str, str]]:
     return found
 
 
-def write_atomic(path: str, data: bytes) -> None:
-    """Write a file beside its place and rename it: a reader sees the old one or the new one.
+def write(path: str, data: bytes) -> None:
+    """Write a file in one step.
 
     :raises UsageError: if that cannot be done; what was there stays.
     """
-    from fixpack.durable import sync
+    from fixpack.durable import replace
 
-    folder, name = os.path.split(os.path.abspath(path))
-    temporary = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-        sync([temporary])
-        os.replace(temporary, path)
-        sync([folder])
+        replace(path, data)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
         message = f"cannot be written: {error.strerror or error}"
         raise UsageError(Problem("io_error", message, file=path)) from error
 

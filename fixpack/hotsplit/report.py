@@ -74,11 +74,11 @@ def plan_text(made: Planned, placed: Stock) -> str:
     cold = (model.cells - made.cells) * model.cell
     lines = [
         f"hotsplit plan: {len(model.layers)} layers, budget {made.budget / GIB:.1f} GiB "
-        f"(stock HBM experts {placed.hbm / GIB:.1f} GiB), hot cells {made.cells}/{model.cells}",
+        f"(stock HBM experts {placed.hbm_by_w13 / GIB:.1f} GiB), hot cells {made.cells}/{model.cells}",
         f"  counts    {made.counts.source}: " + _phases(made),
         f"  hot       {min(sizes)} to {max(sizes)} of {model.experts} experts per layer, "
         f"{gib(made.cells * model.cell)}; cold {gib(cold)}",
-        f"  stock     {gib(placed.hbm)} in HBM, of it {gib(placed.hbm_by_w13)} in layers whose w13 is there",
+        f"  stock     {gib(placed.hbm_by_w13)} in whole layers in HBM, {gib(placed.hbm)} tensor by tensor",
         f"  covers    {percent(made.covered)} of the tokens that it was made from; whole layers {percent(made.stock)}",
         *_held_out(made.held_out),
     ]
