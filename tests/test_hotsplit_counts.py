@@ -103,6 +103,14 @@ BAD: dict[str, tuple[str | bytes, str]] = {
         '{"train": {"decode": {"1": [1]}}, "holdout": {"decode": {"1": [1, 1]}}}',
         "layer 1 has 2 experts, the first one 1",
     ),
+    "meta of other experts": (
+        '{"live": {"decode": {"1": [1]}}, "meta": {"experts": 2}}',
+        "at /meta/experts: 2, but that",
+    ),
+    "meta of other layers": (
+        '{"live": {"decode": {"1": [1]}}, "meta": {"layers": [2]}}',
+        "at /meta/layers: [2], but that",
+    ),
     "a wrong total": ('{"1": {"counts": [1, 2], "total": 4}}', "at /1/total: 4, but its counts give 3"),
     "wrong zeros": ('{"1": {"counts": [1, 0], "never_routed": 0}}', "at /1/never_routed: 0, but its counts give 1"),
 }

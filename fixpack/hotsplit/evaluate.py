@@ -122,7 +122,16 @@ def binomial(number: int, chance: float, random: Random) -> int:
         drawn = NormalDist(middle, spread).inv_cdf(min(max(random.random(), 1e-16), 1 - 1e-16))
         return min(max(round(drawn), 0), number)
     start, cumulative = _distribution(number, chance)
-    return start + min(bisect_left(cumulative, random.random() * cumulative[-1]), len(cumulative) - 1)
+    return start + bisect_left(cumulative, random.random() * cumulative[-1])
+
+
+def _draws(number: int, chance: float, random: Random, times: int) -> list[int]:
+    """As many draws of ``binomial``, sooner."""
+    if number > LARGE:
+        return [binomial(number, chance, random) for _ in range(times)]
+    start, cumulative = _distribution(number, chance)
+    draw, last = random.random, cumulative[-1]
+    return [start + bisect_left(cumulative, draw() * last) for _ in range(times)]
 
 
 @lru_cache(maxsize=100_000)
@@ -197,7 +206,14 @@ def _by_token(hot: plan.Hot, tests: Sequence[counts.Table], random: Random, resa
     hits, totals = _hits(hot, tests[0])
     whole = math.fsum(totals.values())
     layers = [(int(totals[layer]), hits[layer] / totals[layer]) for layer in hits if totals[layer]]
-    drawn = [sum(binomial(number, chance, random) for number, chance in layers) / whole for _ in range(resamples)]
+    sure = sum(number for number, chance in layers if chance == 1)
+    drawn = [float(sure)] * resamples
+    for number, chance in layers:
+        if 0 < chance < 1:
+            drawn = [
+                so_far + more for so_far, more in zip(drawn, _draws(number, chance, random, resamples), strict=True)
+            ]
+    drawn = [each / whole for each in drawn]
     return _interval(math.fsum(hits.values()) / whole, drawn)
 
 

@@ -152,6 +152,9 @@ def rerank(
         if counts.DECODE not in live.train:
             raise counts.BadCounts(live.source, "has no live counts of decode")
         counts.require_model(live, offline.layers, offline.experts)
+        if live.meta.get("top_k", top_k) != top_k:
+            message = f"counted {live.meta['top_k']!r:.20} experts per token, the model takes {top_k}"
+            raise counts.BadCounts(live.source, message, at="/meta/top_k")
         table = live.train[counts.DECODE]
         tokens = plan.tokens_per_layer(table, top_k)
     if tokens < plan.MIN_LIVE_TOKENS:

@@ -151,6 +151,9 @@ def parse(document: Any, source: str) -> Counts:
         for layer, row in table.items():
             if len(row) != experts:
                 raise BadCounts(source, f"layer {layer} has {len(row)} experts, the first one {experts}")
+    for name, sure in (("experts", experts), ("layers", len(tables[0]))):
+        if meta.get(name, sure) != sure:
+            raise BadCounts(source, f"{meta[name]!r:.60}, but that is not what it counts", at=f"/meta/{name}")
     return Counts(source, {"train": "A", "live": "C"}[kinds[0]] if kinds else "B", train, held, meta)
 
 
