@@ -227,7 +227,7 @@ def test_live_and_offline_are_not_to_be_confused(bench: Bench) -> None:
     done = bench.run("rerank", offline, recorded)
     assert (done.code, 'offline.json: no live counts: it has no "live"' in done.err) == (2, True)
     assert bench.run("rerank", offline, offline).code == 2
-    more = shape_c(live(60_000), model_revision="r", top_k=8, experts=8, layers=[1, 2, 3, 4])
+    more = shape_c(live(60_000), model_revision="r", top_k=8, experts=8, layers=4)
     done = bench.run("rerank", bench.file("more.json", more), offline)
     assert (done.code, "counted 8 experts per token, the model takes 2 (at /meta/top_k)" in done.err) == (2, True)
     zero = live(60_000)

@@ -108,8 +108,8 @@ BAD: dict[str, tuple[str | bytes, str]] = {
         "at /meta/experts: 2, but that",
     ),
     "meta of other layers": (
-        '{"live": {"decode": {"1": [1]}}, "meta": {"layers": [2]}}',
-        "at /meta/layers: [2], but that",
+        '{"live": {"decode": {"1": [1]}}, "meta": {"layers": 2}}',
+        "at /meta/layers: 2, but that",
     ),
     "a wrong total": ('{"1": {"counts": [1, 2], "total": 4}}', "at /1/total: 4, but its counts give 3"),
     "wrong zeros": ('{"1": {"counts": [1, 0], "never_routed": 0}}', "at /1/never_routed: 0, but its counts give 1"),
