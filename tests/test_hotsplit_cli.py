@@ -247,7 +247,7 @@ def test_memory_of_the_real_model() -> None:
     assert lines[4].endswith(
         "321.75 GiB with the mixed ones; pinned exactly, 321.75 GiB; rounded up to powers of two, 572.00 GiB"
     )
-    assert lines[5] == "  mixed           layers 48: w13 in host memory, w2 in HBM"
+    assert lines[5] == "  mixed           layer 48: w13 in host memory, w2 in HBM"
     assert lines[6].endswith("layers 49 to 69: 144.00 GiB with the mixed ones' w2, 141.75 GiB without")
     assert lines[9].split()[:6] == ["152.79", "8,692", "32.8", "%", "312.96", "414.00"]
     assert lines[-1].startswith("    yes  does a context of 262,144 tokens fit?")
@@ -323,6 +323,10 @@ BAD: dict[str, tuple[list[str], str]] = {
     "writing to nowhere": (
         ["plan", "{good}", "--stock-equal", "-o", "{folder}/no/p.json"],
         "cannot be written: No such file",
+    ),
+    "one file for both": (
+        ["plan", "{good}", "--stock-equal", "-o", "{folder}/p.svg", "--picture", "{folder}/p.svg"],
+        "is named twice; the plan and its picture need a file each",
     ),
     "a picture of another kind": (
         ["plan", "{good}", "--stock-equal", "--picture", "p.gif"],

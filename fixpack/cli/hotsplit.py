@@ -162,6 +162,9 @@ def _plan(args: argparse.Namespace) -> int:
 
     if args.show and args.json:
         raise UsageError(Problem("bad_usage", "--show and --json exclude each other"))
+    if args.picture and args.output and os.path.realpath(args.picture) == os.path.realpath(args.output):
+        message = "is named twice; the plan and its picture need a file each"
+        raise UsageError(Problem("bad_usage", message, file=args.output))
     for output in (args.output, args.picture):
         _not_an_input(output, [*args.counts, *args.holdout])
     if args.picture:

@@ -45,12 +45,13 @@ def as_json(model: Model, machine: Machine, placed: Stock, solved: Sequence[Puzz
 
 
 def _ranges(layers: Sequence[int]) -> str:
-    """ "1 to 47, 50"; "none" for none."""
+    """ "layers 1 to 47, 50", "layer 48", "no layer"."""
     runs = []
     for _, run in groupby(enumerate(layers), key=lambda pair: pair[1] - pair[0]):
         numbers = [layer for _, layer in run]
         runs.append(str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}")
-    return ", ".join(runs) or "none"
+    noun = "layer " if len(layers) == 1 else "layers "
+    return noun + ", ".join(runs) if runs else "no layer"
 
 
 def as_text(model: Model, machine: Machine, placed: Stock, solved: Sequence[Puzzle], context: int) -> str:
@@ -63,11 +64,11 @@ def as_text(model: Model, machine: Machine, placed: Stock, solved: Sequence[Puzz
         f"{gib(machine.dense)} of other weights; {gib(machine.host)} of host memory, {gib(machine.host_other)} in use",
         "",
         "stock offload",
-        f"  in host memory  layers {_ranges(placed.layers('host'))}: {gib(placed.host)} with the mixed ones; "
+        f"  in host memory  {_ranges(placed.layers('host'))}: {gib(placed.host)} with the mixed ones; "
         f"pinned exactly, {gib(placed.pinned(exact=True))}; rounded up to powers of two, "
         f"{gib(placed.pinned(exact=False))}",
-        f"  mixed           layers {_ranges(placed.layers('mixed'))}: w13 in host memory, w2 in HBM",
-        f"  in HBM          layers {_ranges(placed.layers('hbm'))}: {gib(placed.hbm)} with the mixed ones' w2, "
+        f"  mixed           {_ranges(placed.layers('mixed'))}: w13 in host memory, w2 in HBM",
+        f"  in HBM          {_ranges(placed.layers('hbm'))}: {gib(placed.hbm)} with the mixed ones' w2, "
         f"{gib(placed.hbm_by_w13)} without",
         "",
     ]
