@@ -19,11 +19,12 @@ import signal
 import stat
 import sys
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from fixpack.bytecode import pyc_files
+from fixpack.bytecode import caches, pyc_files
 from fixpack.durable import sync
+from fixpack.epoch import epoch
 from fixpack.errors import FixpackError, Problem
 from fixpack.journal import JOURNAL, NEW_JOURNAL
 from fixpack.target import read_file
@@ -134,6 +135,7 @@ def commit(changes: list[Change], *roots: str) -> None:
 
 
 def _commit(changes: list[Change], roots: Sequence[str]) -> None:
+    epoch()  # before anything is written
     steps = [_Step(change.path, _digest(change.old), _digest(change.new)) for change in changes]
     folders = sorted({os.path.dirname(step.path) for step in steps})
     made: list[str] = []
@@ -161,7 +163,7 @@ def _commit(changes: list[Change], roots: Sequence[str]) -> None:
         first = Problem("write_failed", f"cannot write: {reason}", file=str(error.filename or roots[0]), hint=hint)
         raise WriteError(first, *problems) from error
     try:
-        _settle(roots, steps, folders)
+        _settle(roots, steps, folders, made)
     except OSError as error:  # all files are new; the journal is still there
         raise WriteError(_unsettled(roots[0], error)) from error
 
@@ -259,7 +261,7 @@ def _recover(roots: Sequence[str], steps: list[_Step], made: list[str], phase: s
         for step in steps:  # the kill may have come between a rename and this
             _drop_bytecode(step.path)
         _check(steps)
-        _settle(roots, steps, folders)
+        _settle(roots, steps, folders, made)
         return f"finished an interrupted run: {len(pending)} of {len(steps)} files were still to be written"
     problems = _undo(roots, steps, made, switched=True)
     if problems:
@@ -303,7 +305,7 @@ def _check(steps: list[_Step]) -> None:
             raise OSError(errno.EIO, "read back other bytes than were written", step.path)
 
 
-def _settle(roots: Sequence[str], steps: list[_Step], folders: list[str]) -> None:
+def _settle(roots: Sequence[str], steps: list[_Step], folders: list[str], made: list[str]) -> None:
     """Drop the second names, make the renames durable, and only then drop the journal."""
     for step in steps:
         _unlink(step.backup)
@@ -311,6 +313,17 @@ def _settle(roots: Sequence[str], steps: list[_Step], folders: list[str]) -> Non
     parents = {parent for folder in emptied if (parent := _remove_emptied(folder))}
     sync({folder for folder in (*folders, *parents) if _is_folder(folder)})
     _drop_journal(roots)
+    _date({*roots, *parents, *_parents(folders, made), *(each for step in steps for each in caches(step.path))})
+
+
+def _date(folders: Collection[str]) -> None:
+    """Give folders in which names came and went the time that the files got: a layer of an image holds it too."""
+    when = epoch()
+    if when is None:
+        return
+    for folder in folders:
+        with suppress(FileNotFoundError, PermissionError):  # emptied and gone; or another user's, who may alone do it
+            os.utime(folder, (when, when))
 
 
 def _undo(roots: Sequence[str], steps: list[_Step], made: list[str], *, switched: bool) -> list[Problem]:
@@ -416,9 +429,9 @@ def _write(path: str, data: bytes, like: os.stat_result | None) -> None:
             rest = rest[os.write(descriptor, rest) :]
         _own(descriptor, like or os.stat(os.path.dirname(path)))
         os.fchmod(descriptor, stat.S_IMODE(like.st_mode) if like else 0o644)
-        epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-        if re.fullmatch("[0-9]{1,11}", epoch):
-            os.utime(path, (int(epoch), int(epoch)))
+        when = epoch()
+        if when is not None:
+            os.utime(path, (when, when))
     except OSError as error:
         raise OSError(error.errno, error.strerror, path) from error
     finally:
