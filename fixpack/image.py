@@ -1,4 +1,4 @@
-"""The build of a fixed image: which arguments the Dockerfile gets, and which of them can be checked inside the build."""
+"""The build of a fixed image: which arguments the Dockerfile gets, and which of them it can check."""
 
 from __future__ import annotations
 
@@ -41,10 +41,8 @@ def arguments(root: str, lock: Lock, selection: Selection, base: str, user: str,
     revision, time = _commit(root)
     if os.environ.get(epoch.NAME):
         time = str(epoch.epoch())
-    folder, _, last = name.rpartition("/")
-    untagged = f"{folder}/{last.partition(':')[0]}".lstrip("/")
     return {
-        "BASE": f"{untagged}@{digest}",  # not every builder takes a tag and a digest at once
+        "BASE": f"{_untagged(name)}@{digest}",  # not every builder takes a tag and a digest at once
         "BASE_NAME": name,
         "BASE_DIGEST": digest,
         "BASE_USER": user,
@@ -56,6 +54,12 @@ def arguments(root: str, lock: Lock, selection: Selection, base: str, user: str,
         "PYTHON": python,
         epoch.NAME: time,
     }
+
+
+def _untagged(name: str) -> str:
+    """An image's name without its tag; the colon of a registry's port stays."""
+    folder, slash, last = name.rpartition("/")
+    return folder + slash + last.partition(":")[0]
 
 
 def revisions(lock: Lock, fixes: Sequence[str]) -> str:
@@ -112,7 +116,7 @@ def _git(root: str, *words: str) -> str:
 
 
 def check(root: str, given: Mapping[str, str], user: tuple[int, int]) -> list[Problem]:
-    """What is wrong with the arguments of a build.
+    """What is wrong with the arguments of a build, be it that a variable of the base image hides one.
 
     :param root: the registry that was copied into the image.
     :param given: the arguments, which a build sees as its environment.
@@ -125,15 +129,17 @@ def check(root: str, given: Mapping[str, str], user: tuple[int, int]) -> list[Pr
     lock = find(root, given["PROFILE"])
     names = given.get("FIXES", "").split()
     fixes = [name for name, fix in lock["fixes"].items() if name in names or not fix["opt_in"]]
+    base, _, digest = given["BASE"].partition("@")
     problems = [
-        _differs(name, given[name], true)
-        for name, true in (
-            ("LOCK_SHA256", sha256(dump(lock))),
-            ("FIX_REVISIONS", revisions(lock, fixes)),
-            ("PROFILE", lock["profile"]),
-            ("BASE_DIGEST", given["BASE"].partition("@")[2]),
+        _differs(name, said, true)
+        for name, said, true in (
+            ("LOCK_SHA256", given["LOCK_SHA256"], sha256(dump(lock))),
+            ("FIX_REVISIONS", given["FIX_REVISIONS"], revisions(lock, fixes)),
+            ("PROFILE", given["PROFILE"], lock["profile"]),
+            ("BASE_DIGEST", given["BASE_DIGEST"], digest),
+            ("BASE_NAME", _untagged(given["BASE_NAME"]), base),
         )
-        if given[name] != true
+        if said != true
     ]
     for name, form in (("BASE_DIGEST", _DIGEST), ("FIXPACK_REVISION", "[0-9a-f]{40}|[0-9a-f]{64}")):
         if not re.fullmatch(form, given[name]):

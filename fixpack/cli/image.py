@@ -1,4 +1,4 @@
-"""``fixpack image``: the command that builds a fixed image on top of a stock one, with every argument of the Dockerfile."""
+"""``fixpack image``: the command that builds a fixed image on a stock one, with every argument of the Dockerfile."""
 
 from __future__ import annotations
 
