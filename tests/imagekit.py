@@ -31,7 +31,7 @@ REQUIRE = "FIXPACK_REQUIRE_IMAGE"
 SUITE = "bookworm"
 PACKAGES = ("python3", "python3-yaml", "python3-pip-whl")
 SITE = "usr/local/lib/python3.11/dist-packages"
-PIP = "python3 /usr/share/python-wheels/pip-*.whl/pip"
+PIP = "PYTHONPATH=$(echo /usr/share/python-wheels/pip-*.whl) python3 -m pip"
 INSTALL = f"{PIP} install --quiet --no-index --no-deps --no-compile --break-system-packages --root-user-action ignore"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -202,7 +202,7 @@ def make_checkout(images: Images, repo: Path, name: str, *, umask: int) -> Path:
     before = os.umask(umask)
     try:
         folder.mkdir()
-        for each in CONTEXT:
+        for each in (*CONTEXT, ".gitignore"):
             for path in [repo / each, *sorted((repo / each).rglob("*"))]:
                 if path.is_file() and "__pycache__" not in path.parts:
                     target = folder / path.relative_to(repo)
@@ -217,6 +217,6 @@ def make_checkout(images: Images, repo: Path, name: str, *, umask: int) -> Path:
     when = "1700000000 +0000"
     who = {f"GIT_{role}_{what}": "test" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     env = {**images.env, **who, "GIT_AUTHOR_DATE": when, "GIT_COMMITTER_DATE": when, "GIT_CONFIG_NOSYSTEM": "1"}
-    for words in (("init", "--quiet"), ("add", *CONTEXT), ("commit", "--quiet", "--message", "all")):
+    for words in (("init", "--quiet"), ("add", *CONTEXT, ".gitignore"), ("commit", "--quiet", "--message", "all")):
         subprocess.run(["git", *words], cwd=folder, env=env, check=True)
     return folder
