@@ -92,7 +92,7 @@ def make_folder(folder: str) -> None:
 
 
 def date(folders: Iterable[str]) -> None:
-    """Give folders SOURCE_DATE_EPOCH too, if it is set: where names came and went, an image's layer holds the folder."""
+    """Give folders SOURCE_DATE_EPOCH too, if it is set: an image's layer holds those in which names came and went."""
     when = epoch()
     if when is None:
         return
