@@ -19,7 +19,7 @@ ARG SOURCE_DATE_EPOCH
 COPY --chmod=0755 . /opt/fixpack/
 
 # Still as the base's own user: a result must not run as another one, nor have a label that is not true.
-RUN PYTHONPATH=/opt/fixpack "$PYTHON" -B -m fixpack image --arguments
+RUN cd /opt/fixpack && PYTHONPATH=. "$PYTHON" -B -m fixpack image --arguments
 
 USER root
 RUN "$PYTHON" -B /opt/fixpack/apply_all.py --profile "$PROFILE" $FIXES

@@ -16,12 +16,13 @@ from fixpack.lock import Lock, dump, find, sha256
 #: What a build reads of a checkout: what .dockerignore lets through, and the two files that say how.
 CONTEXT = (".dockerignore", "Dockerfile", "anchors", "apply_all.py", "fixes", "fixpack", "patches", "profiles")
 
-BUILDERS = ("docker", "buildah", "podman")
-
 #: the arguments that only become labels; `check` says what is true of them
 LABELS = ("BASE_NAME", "BASE_DIGEST", "FIX_REVISIONS", "FIXPACK_REVISION", "LOCK_SHA256")
 
 _DIGEST = "sha256:[0-9a-f]{64}"
+
+#: a line of git status that names what git does not have and .dockerignore does not let through
+_NOT_COPIED = re.compile(r"(\?\?|!!) .*/(__pycache__/|\.)")
 _MAKE = "`fixpack image` prints a command with all arguments"
 
 
@@ -70,7 +71,7 @@ def revisions(lock: Lock, fixes: Sequence[str]) -> str:
 def command(builder: str, given: Mapping[str, str], tag: str, root: str) -> list[str]:
     """The builder's command line.
 
-    :param builder: one of ``BUILDERS``.
+    :param builder: docker, buildah or podman.
     """
     words = [builder, "build"]
     if builder != "docker":  # BuildKit takes the time from the argument
@@ -91,12 +92,14 @@ def shell(words: Sequence[str]) -> str:
 
 def _commit(root: str) -> tuple[str, str]:
     """Id and time of the commit that is checked out, if that is all that a build would see."""
-    changed = _git(root, "status", "--porcelain", "--untracked-files=all", "--", *CONTEXT).splitlines()
+    found = _git(root, "status", "--porcelain", "--untracked-files=all", "--ignored", "--", *CONTEXT).splitlines()
+    changed = [line for line in found if not _NOT_COPIED.search(line)]
     if changed:
         message = "the checkout is not what is committed, so the image's revision would not be true"
         hint = "commit or remove it"
         raise UsageError(Problem("not_committed", message, file=changed[0][3:], hint=hint))
-    revision, _, time = _git(root, "log", "-1", "--format=%H %ct").strip().partition(" ")
+    told = _git(root, "-c", "log.showSignature=false", "log", "-1", "--format=%H %ct")
+    revision, _, time = told.strip().partition(" ")
     return revision, time
 
 
@@ -162,7 +165,7 @@ def _check_user(named: str, user: tuple[int, int]) -> list[Problem]:
         uid = int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
         if group:
             gid = int(group) if group.isdecimal() else grp.getgrnam(group).gr_gid
-        else:
+        else:  # as builders take it
             gid = next((each.pw_gid for each in pwd.getpwall() if each.pw_uid == uid), 0)
     except KeyError:
         found = "no such user or group in the base image"

@@ -196,9 +196,8 @@ def make_wheel(folder: Path, release: Release) -> Path:
     return path
 
 
-def make_checkout(images: Images, repo: Path, name: str, *, umask: int) -> Path:
+def make_checkout(folder: Path, repo: Path, *, umask: int = 0o022) -> Path:
     """What a build reads of a checkout, as a git repository of one commit: the same id each time, other modes."""
-    folder = images.folder / name
     before = os.umask(umask)
     try:
         folder.mkdir()
@@ -214,9 +213,9 @@ def make_checkout(images: Images, repo: Path, name: str, *, umask: int) -> Path:
         (folder / "notes.txt").write_text("none of an image's business either\n")
     finally:
         os.umask(before)
-    when = "1700000000 +0000"
+    when = {f"GIT_{role}_DATE": "1700000000 +0000" for role in ("AUTHOR", "COMMITTER")}
     who = {f"GIT_{role}_{what}": "test" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    env = {**images.env, **who, "GIT_AUTHOR_DATE": when, "GIT_COMMITTER_DATE": when, "GIT_CONFIG_NOSYSTEM": "1"}
+    env = {**os.environ, **who, **when, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
     for words in (("init", "--quiet"), ("add", *CONTEXT, ".gitignore"), ("commit", "--quiet", "--message", "all")):
         subprocess.run(["git", *words], cwd=folder, env=env, check=True)
     return folder

@@ -55,11 +55,9 @@ class World:
         modes = ("timestamp", "unchecked-hash")  # the second is run without a look at the source, until it is removed
         stale = {path: modes[number % 2] for number, path in enumerate(CHANGED)}
         self.wheels = imagekit.make_base(self.images, REGISTRY.profile_releases(PROFILE), stale, "stock")
-        self.checkout = imagekit.make_checkout(self.images, REPO, "checkout", umask=0o022)
+        self.checkout = imagekit.make_checkout(images.folder / "checkout", REPO)
 
-    def build(
-        self, base: str, tag: str, *more: str, checkout: Path | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def build(self, base: str, tag: str, *more: str, checkout: Path | None = None) -> subprocess.CompletedProcess[str]:
         """The documented command."""
         where = ("--base", self.images.reference(base), "--builder", "buildah", "--tag", tag, "--run")
         words = (sys.executable, "-m", "fixpack", "image", "--profile", PROFILE.name, *where, *more, OPT_IN)
@@ -184,7 +182,7 @@ def test_bytecode_is_fresh(world: World, container: str) -> None:
 
 def test_a_second_build_is_the_same(world: World, fixed: str) -> None:
     """From another checkout, made later and with other modes: the same layer, the same image."""
-    other = imagekit.make_checkout(world.images, REPO, "other", umask=0o077)
+    other = imagekit.make_checkout(world.images.folder / "other", REPO, umask=0o077)
     done = world.build("stock", "again", checkout=other)
     assert done.returncode == 0, done.stderr[-4000:]
     first, second = world.images.layer(fixed), world.images.layer("again")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from imagekit import make_checkout
 from kit import Done, Kit, sha, write
 
 from fixpack import cli, image
@@ -57,7 +59,9 @@ def test_command(kit: Kit, capsys: pytest.CaptureFixture[str]) -> None:
     done = command(capsys, "--builder", "buildah", "--tag", "mine:1", "--user", "1000", "wide-log", "long-share")
     lock = (kit.registry / "profiles/bench-v1.0.0.lock.json").read_bytes()
     assert (done.code, done.err) == (0, "")
-    assert done.out == f"""\
+    assert (
+        done.out
+        == f"""\
 buildah build \\
   --timestamp 1700000000 \\
   --build-arg BASE=registry.example:5000/vllm/stock@{DIGEST} \\
@@ -74,6 +78,7 @@ buildah build \\
   --tag mine:1 \\
   {kit.registry}
 """
+    )
 
 
 def test_docker_is_the_default(kit: Kit, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,6 +128,17 @@ def test_what_is_not_committed_is_refused(kit: Kit, capsys: pytest.CaptureFixtur
     assert "fixpack/new.py: the checkout is not what is committed" in done.err
 
 
+def test_what_git_ignores_counts_if_a_build_would_copy_it(kit: Kit, capsys: pytest.CaptureFixture[str]) -> None:
+    write(kit.registry, {".git/info/exclude": "*.so\n__pycache__/\n.cache/\n"})
+    write(kit.registry, {"fixpack/__pycache__/a.so": "", "patches/.cache/b": "", "fixpack/cli/__pycache__/c.pyc": ""})
+    write(kit.registry, {"patches/long-share/.share.py.swp": ""})
+    assert command(capsys).code == 0
+    write(kit.registry, {"fixpack/fast.so": ""})
+    done = command(capsys)
+    assert done.code == 2
+    assert "fixpack/fast.so: the checkout is not what is committed" in done.err
+
+
 def test_a_folder_without_git_is_refused(kit: Kit, capsys: pytest.CaptureFixture[str]) -> None:
     (kit.registry / ".git").rename(kit.folder / "elsewhere")
     done = command(capsys)
@@ -152,6 +168,17 @@ def test_a_stale_registry_is_refused(kit: Kit, capsys: pytest.CaptureFixture[str
     done = command(capsys)
     assert done.code == 2
     assert "this is not what the lock was made from" in done.err
+
+
+def test_needs_git_and_python_and_nothing_else(tmp_path: Path) -> None:
+    """In a real checkout, by a Python without packages; it leaves nothing behind that a second call would refuse."""
+    checkout = make_checkout(tmp_path / "checkout", REPO)
+    command = [sys.executable, "-S", "-m", "fixpack", "image", "--profile", "gaudi2-v0.26.0", "--base", BASE]
+    for _ in range(2):
+        done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("docker build \\\n")
+    assert list((checkout / "fixpack/__pycache__").glob("image.*.pyc"))
 
 
 # -- inside a build
