@@ -266,6 +266,7 @@ _SHORT = Ask("G", 0, oracle.prompt(3, 2), {"max_tokens": 8}, grammar=7)
 CASES: dict[str, tuple[bool, Load]] = {
     "seed, prompt in chunks, async": (True, Load(64, 0, 16, (), (_SEEDED,))),
     "seed, prompt in chunks beside structured output, sync": (False, Load(64, 0, 16, (), (_SHORT, _SEEDED))),
+    "seed, reset of the prefix cache, async": (True, Load(256, 0, 16, (3,), (_SEEDED,))),
     "seed, prompt in one piece, async": (True, Load(256, 0, 16, (), (_SEEDED,))),
     "seed, prompt in chunks, sync": (False, Load(64, 0, 16, (), (_SEEDED,))),
     "seed, prompt in one piece beside structured output, sync": (False, Load(256, 0, 16, (), (_SHORT, _SEEDED))),
