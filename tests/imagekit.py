@@ -132,6 +132,8 @@ def needs(releases: Sequence[Release]) -> None:
     for tool in ("buildah", "debootstrap"):
         if not shutil.which(tool, path=f"{os.environ['PATH']}:/usr/sbin:/sbin"):
             refuse(f"{tool} is not installed (apt-get install buildah debootstrap)")
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
+        refuse("this root may not mount")
     missing = [sources.fetch_command(release) for release in releases if not sources.have(release)]
     if missing:
         refuse(f"upstream sources are missing ({'; '.join(missing)})")
@@ -145,7 +147,8 @@ def make_base(images: Images, releases: Sequence[Release], stale: Mapping[str, s
     """
     root = images.folder / "debian"
     include = f"--include={','.join(PACKAGES)}"
-    done = images.run("debootstrap", "--variant=minbase", include, SUITE, str(root))
+    # in a namespace of its own, so that what it mounts goes with it, whatever becomes of it
+    done = images.run("unshare", "--mount", "debootstrap", "--variant=minbase", include, SUITE, str(root))
     if done.returncode:
         refuse(f"debootstrap found no base: {' | '.join(done.stdout.splitlines()[-3:])}")
     for name in USELESS:
