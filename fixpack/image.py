@@ -14,7 +14,17 @@ from fixpack.errors import Problem, UsageError
 from fixpack.lock import Lock, dump, find, sha256
 
 #: What a build reads of a checkout: what .dockerignore lets through, and the two files that say how.
-CONTEXT = (".dockerignore", "Dockerfile", "anchors", "apply_all.py", "fixes", "fixpack", "patches", "profiles")
+CONTEXT = (
+    ".dockerignore",
+    "Dockerfile",
+    "anchors",
+    "apply_all.py",
+    "fixes",
+    "fixpack",
+    "launch",
+    "patches",
+    "profiles",
+)
 
 #: the arguments that only become labels; `check` says what is true of them
 LABELS = ("BASE_NAME", "BASE_DIGEST", "FIX_REVISIONS", "FIXPACK_REVISION", "LOCK_SHA256")
