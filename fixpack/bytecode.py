@@ -17,7 +17,7 @@ def pyc_files(path: str) -> list[str]:
     :raises OSError: if a folder cannot be listed.
     """
     found = []
-    for cache in _caches(path):
+    for cache in caches(path):
         try:
             names = os.listdir(cache)
         except (FileNotFoundError, NotADirectoryError):
@@ -28,7 +28,8 @@ def pyc_files(path: str) -> list[str]:
     return found
 
 
-def _caches(path: str) -> list[str]:
+def caches(path: str) -> list[str]:
+    """The folders in which compiled forms of a source file lie, if there are any: beside it and below a prefix."""
     folder = os.path.dirname(path)
     caches = [os.path.join(folder, "__pycache__")]
     if sys.pycache_prefix:
@@ -40,7 +41,7 @@ def outside(path: str) -> list[Problem]:
     """Why the bytecode of a file that is to be changed cannot be removed: its folder is a symbolic link."""
     return [
         Problem("leaves_target", "the bytecode's folder is a symbolic link", file=cache, hint="remove the link")
-        for cache in _caches(path)
+        for cache in caches(path)
         if os.path.islink(cache)
     ]
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from fixpack.disk import digest, is_there, make_folder, missing_folders
 from fixpack.durable import sync
+from fixpack.epoch import epoch
 from fixpack.errors import Problem
 from fixpack.hold import shielded
 from fixpack.steps import (
@@ -51,6 +52,7 @@ def commit(changes: list[Change], *roots: str) -> None:
 
 
 def _commit(changes: list[Change], roots: Sequence[str]) -> None:
+    epoch()  # a wrong one is said before anything is written
     steps = [Step(change.path, digest(change.old), digest(change.new)) for change in changes]
     folders = sorted({os.path.dirname(step.path) for step in steps})
     made: list[str] = []
@@ -78,6 +80,6 @@ def _commit(changes: list[Change], roots: Sequence[str]) -> None:
         first = Problem("write_failed", f"cannot write: {reason}", file=str(error.filename or roots[0]), hint=hint)
         raise WriteError(first, *problems) from error
     try:
-        settle(roots, steps, folders)
+        settle(roots, steps, folders, made)
     except OSError as error:  # all files are new; the journal is still there
         raise WriteError(unsettled(roots[0], error)) from error

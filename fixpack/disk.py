@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
 import stat
+from collections.abc import Iterable
+from contextlib import suppress
 
 from fixpack.bytecode import pyc_files
+from fixpack.epoch import epoch
 
 
 def is_there(path: str) -> bool:
@@ -51,9 +53,9 @@ def write(path: str, data: bytes, like: os.stat_result | None) -> None:
             rest = rest[os.write(descriptor, rest) :]
         _own(descriptor, like or os.stat(os.path.dirname(path)))
         os.fchmod(descriptor, stat.S_IMODE(like.st_mode) if like else 0o644)
-        epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-        if re.fullmatch("[0-9]{1,11}", epoch):
-            os.utime(path, (int(epoch), int(epoch)))
+        when = epoch()
+        if when is not None:
+            os.utime(path, (when, when))
     except OSError as error:
         raise OSError(error.errno, error.strerror, path) from error
     finally:
@@ -87,6 +89,16 @@ def make_folder(folder: str) -> None:
         os.fchmod(descriptor, 0o755)
     finally:
         os.close(descriptor)
+
+
+def date(folders: Iterable[str]) -> None:
+    """Give folders SOURCE_DATE_EPOCH too, if it is set: an image's layer holds those in which names came and went."""
+    when = epoch()
+    if when is None:
+        return
+    for folder in folders:
+        with suppress(FileNotFoundError, PermissionError):  # gone with its last file; or another user's
+            os.utime(folder, (when, when))
 
 
 def remove_folder(folder: str) -> None:

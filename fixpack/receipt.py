@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from fixpack import __version__
+from fixpack.epoch import epoch
 from fixpack.errors import Problem
 from fixpack.form import misfit
 from fixpack.lock import Lock, dump, sha256
@@ -151,9 +152,8 @@ def _tool_sha256() -> str:
 
 
 def _now() -> str:
-    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    seconds = int(epoch) if epoch.isdecimal() and len(epoch) < 12 else int(time.time())
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+    when = epoch()
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() if when is None else when))
 
 
 def _direct_url(located: Located) -> dict[str, Any] | None:

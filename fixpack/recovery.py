@@ -114,7 +114,7 @@ def _recover(roots: Sequence[str], steps: list[Step], made: list[str], phase: st
         for step in steps:  # the kill may have come between a rename and this
             drop_bytecode(step.path)
         read_back(steps)
-        settle(roots, steps, folders)
+        settle(roots, steps, folders, made)
         return f"finished an interrupted run: {len(pending)} of {len(steps)} files were still to be written"
     problems = undo(roots, steps, made, switched=True)
     if problems:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from packageurl import PackageURL
 
 from fixpack import __version__
 from fixpack.difference import differences
+from fixpack.epoch import epoch
 from fixpack.errors import MismatchError, Problem
 from fixpack.lock import Lock, dump, sha256
 from fixpack.model import Fix, Registry, Release
@@ -79,9 +79,8 @@ def _tool() -> Component:
 
 
 def _now() -> datetime:
-    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    seconds = int(epoch) if epoch.isdecimal() and len(epoch) < 12 else int(time.time())
-    return datetime.fromtimestamp(seconds, timezone.utc)
+    when = epoch()
+    return datetime.fromtimestamp(int(time.time()) if when is None else when, timezone.utc)
 
 
 def _component(

@@ -9,7 +9,9 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from fixpack.bytecode import caches
 from fixpack.disk import (
+    date,
     digest,
     drop_bytecode,
     is_folder,
@@ -141,14 +143,15 @@ def read_back(steps: list[Step]) -> None:
             raise OSError(errno.EIO, "read back other bytes than were written", step.path)
 
 
-def settle(roots: Sequence[str], steps: list[Step], folders: list[str]) -> None:
+def settle(roots: Sequence[str], steps: list[Step], folders: list[str], made: list[str]) -> None:
     """Drop the second names, make the renames durable, and only then drop the journal."""
     for step in steps:
         unlink(step.backup)
     emptied = {os.path.dirname(step.path) for step in steps if not step.new}
-    parents = {parent for folder in emptied if (parent := remove_emptied(folder))}
-    sync({folder for folder in (*folders, *parents) if is_folder(folder)})
+    above = {parent for folder in emptied if (parent := remove_emptied(folder))}
+    sync({folder for folder in (*folders, *above) if is_folder(folder)})
     drop_journal(roots)
+    date({*roots, *above, *parents(folders, made), *(each for step in steps for each in caches(step.path))})
 
 
 def undo(roots: Sequence[str], steps: list[Step], made: list[str], *, switched: bool) -> list[Problem]:

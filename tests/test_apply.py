@@ -723,6 +723,46 @@ def test_source_date_epoch(kit: Kit) -> None:
         assert (kit.site / path).stat().st_mtime == 1700000000
 
 
+@pytest.mark.parametrize("crash", [False, True])
+def test_source_date_epoch_of_folders(kit: Kit, monkeypatch: pytest.MonkeyPatch, crash: bool) -> None:
+    """A layer of an image holds each folder in which names came or went; the others keep their time."""
+    py_compile.compile(str(kit.site / "demo_core/core.py"), doraise=True)
+    folders = [kit.site, *(path for path in kit.site.rglob("*") if path.is_dir())]
+    (kit.site / "demo_core/data").mkdir()
+    for folder in (*folders, kit.site / "demo_core/data"):
+        os.utime(folder, (1, 1))
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    if crash:
+        monkeypatch.setattr("fixpack.commit.settle", lambda *_: os._exit(9))
+        child = os.fork()
+        if child == 0:
+            kit.apply()
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert kit.apply().code == 0
+    found = {path.relative_to(kit.site).as_posix(): path.stat().st_mtime for path in kit.site.rglob("*")}
+    assert found.pop("demo_core/data") == 1
+    touched = {path for path in found if (kit.site / path).is_dir()} | {*FILES, *ADDED}
+    assert {path: found[path] for path in touched} == dict.fromkeys(touched, 1700000000)
+    assert kit.site.stat().st_mtime == 1700000000
+
+
+@pytest.mark.parametrize("text", ["yesterday", "-1", "1.5", "٣", "170000000000"])
+def test_a_wrong_source_date_epoch_is_refused(kit: Kit, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    before = state(kit.site)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", text)
+    done = kit.apply()
+    assert done.code == 2
+    assert f"SOURCE_DATE_EPOCH is {text!r}, not seconds since 1970" in done.err
+    assert state(kit.site) == before
+
+
+def test_an_empty_source_date_epoch_is_none(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build argument without a value."""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "")
+    assert kit.apply().code == 0
+
+
 def test_record_has_the_added_files(kit: Kit) -> None:
     """So that pip uninstall takes them away; the rows of changed files stay upstream's."""
     kit.apply("long-share")

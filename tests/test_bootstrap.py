@@ -121,3 +121,36 @@ def test_ci_runs_the_same_command_and_requires_the_proofs() -> None:
     assert os.access(script, os.X_OK)
     lines = [line for line in script.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
     assert lines[-2:] == ["export FIXPACK_REQUIRE_PROOFS=1", "exec python3 bootstrap.py test"]
+
+
+@pytest.mark.parametrize(
+    ("uid", "mount", "tools", "install", "required"),
+    [
+        (0, 0, True, 9, "1"),  # what is there needs no installation
+        (0, 0, False, 0, "1"),
+        (0, 0, False, 9, "no"),
+        (0, 0, False, None, "no"),  # not Debian
+        (0, 1, True, 0, "no"),
+        (1000, 0, True, 0, "no"),
+    ],
+)
+def test_ci_requires_images_where_they_can_be_built(
+    tmp_path: Path, uid: int, mount: int, tools: bool, install: int | None, required: str
+) -> None:
+    programs = {
+        "id": f"echo {uid}",
+        "unshare": f"exit {mount}",
+        "python3": "echo images: ${FIXPACK_REQUIRE_IMAGE:-no} proofs: $FIXPACK_REQUIRE_PROOFS $*",
+    }
+    if tools:
+        programs |= {"buildah": "exit 0", "debootstrap": "exit 0"}
+    if install is not None:
+        programs["apt-get"] = f"echo noise; exit {install}"
+    for name, code in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{code}\n", encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "dirname").symlink_to("/usr/bin/dirname")
+    command = ["/bin/bash", str(ROOT / ".ci/run")]
+    done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"images: {required} proofs: 1 bootstrap.py test\n")
+    assert (required == "no") == ("their tests are skipped" in done.stderr)

@@ -20,6 +20,7 @@ VERBS = {
     "diff": ("diff", "what fixes change in an install, as it has them or would get them"),
     "revert": ("revert", "take fixes out again, back to the pinned bytes, all or nothing"),
     "doctor": ("doctor", "what would make an apply fail later"),
+    "image": ("image", "the command that builds a fixed image on top of a stock one"),
     "sbom": ("sbom", "a CycloneDX document of what was fixed"),
     "try": ("try_", "apply a profile to a scratch copy of the pinned releases"),
     "list": ("list_", "profiles, releases and fixes of the registry"),
