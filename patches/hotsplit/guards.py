@@ -157,8 +157,10 @@ def _problems(layer: RoutedExperts) -> list[str]:
             found.append(f"its tokens pass through {type(kernel.prepare_finalize).__name__}")
         if kernel.impl.shared_experts is not None:
             found.append("its kernel runs shared experts too")
+        if layer.expert_map is not None:
+            found.append("its experts have a map already")
     parallel = layer.moe_config.moe_parallel_config
-    if layer.expert_map is not None or parallel.use_ep or parallel.tp_size != 1 or parallel.dp_size != 1:
+    if parallel.use_ep or parallel.tp_size != 1 or parallel.dp_size != 1:
         found.append("its experts are spread over several ranks")
     if parallel.enable_eplb or layer._expert_routing_tables() is not None:
         found.append("its experts may move")

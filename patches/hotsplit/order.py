@@ -64,8 +64,11 @@ class Replay(NamedTuple):
 
 
 def margin(parts: Iterable[Part]) -> int:
-    """HBM that must stay free after a layer that only takes, so that any layer can come next: reserve + largest hot."""
-    return RESERVE + max((part.hot for part in parts), default=0)
+    """HBM that must stay free after a layer that takes some, so that any layer can come next.
+
+    The reserve and the largest hot bank with its scales: at the worst moment of a split, the reserve is what is left.
+    """
+    return RESERVE + max((part.transient for part in parts), default=0)
 
 
 def choose(parts: Sequence[Part], hbm_free: int, host_free: int, margin: int, floor: int) -> Part | Stop:

@@ -41,16 +41,55 @@ def lab(host: marlin.Host, monkeypatch: pytest.MonkeyPatch) -> marlin.Lab:
     for name in [name for name in os.environ if name.startswith("HOTSPLIT_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("VLLM_USE_DEEP_GEMM", "0")
+    lab = marlin.Lab(host)
     try:
         from vllm._fixpack.hotsplit_machine import Machine
     except ModuleNotFoundError:  # stock
         pass
     else:
         monkeypatch.setattr(Machine, "hbm_free", lambda self: 100 * GIB)
-        monkeypatch.setattr(Machine, "host_available", lambda self: 200 * GIB)
         monkeypatch.setattr(Machine, "wait", lambda self: None)
         monkeypatch.setattr(Machine, "release", lambda self: None)
-    return marlin.Lab(host)
+        Ledger(lab, monkeypatch, 200, 1.0, 1.0)
+    return lab
+
+
+class Ledger:
+    """Host memory that moves with the banks; ``returned`` is the part of what is freed that comes back.
+
+    With ``scale``, bytes of the tiny layers count for so many.
+    """
+
+    def __init__(
+        self, lab: marlin.Lab, monkeypatch: pytest.MonkeyPatch, available: float, returned: float, scale: float
+    ) -> None:
+        from vllm._fixpack import hotsplit, hotsplit_order
+        from vllm._fixpack.hotsplit_machine import Machine
+
+        self.available = self.lowest = available * GIB
+        publish, take = hotsplit.publish, Machine.in_host
+
+        def move(size: float) -> None:
+            self.available += size * scale
+            self.lowest = min(self.lowest, self.available)
+
+        def in_host(machine: Any, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+            made = take(machine, shape, dtype)
+            move(-made.nbytes)
+            return made
+
+        def freed(experts: Any, split: Any) -> None:
+            there = sum(each.nbytes for each in tensors(experts)[:2] if lab.host.holds(each))
+            publish(experts, split)
+            move(there * returned)
+
+        def part(layer: int, *sizes: int) -> Any:
+            return hotsplit_order.Part(layer, *(int(size * scale) for size in sizes))
+
+        monkeypatch.setattr(Machine, "in_host", in_host)
+        monkeypatch.setattr(Machine, "host_available", lambda machine: int(self.available))
+        monkeypatch.setattr(hotsplit, "publish", freed)
+        monkeypatch.setattr(hotsplit, "Part", part)
 
 
 class Said(logging.Handler):
@@ -471,7 +510,7 @@ LAYER_GUARDS: dict[str, tuple[Any, str]] = {
         lambda experts: setattr(experts.quant_method.moe_kernel.impl, "shared_experts", object()), "runs shared experts"
     ),
     "map": (
-        lambda experts: experts.register_buffer("_expert_map", torch.zeros(16, dtype=torch.int32)), "spread over several"
+        lambda experts: experts.register_buffer("_expert_map", torch.zeros(16, dtype=torch.int32)), "have a map already"
     ),
     "bias": (lambda experts: setattr(experts, "w13_bias", torch.nn.Parameter(torch.zeros(16, 4))), "biases"),
     "shape": (
@@ -531,7 +570,7 @@ def test_order_of_all_layers() -> None:
     from vllm._fixpack import hotsplit_order as order
 
     parts = giant()
-    assert order.margin(parts) == 4 * GIB + 126 * (18 << 20)
+    assert order.margin(parts) == 4 * GIB + 126 * (18 << 20) + 384 * 1_179_648  # reserve, hot bank, scales
     found = order.replay(parts, 22 * GIB, 134 * GIB, 24 * GIB)
     assert found.stop is None
     assert sorted(found.order) == list(range(1, 70))
@@ -588,44 +627,7 @@ def test_too_many_hot_experts() -> None:
     assert found.lowest_hbm >= order.RESERVE
 
 
-class Ledger:
-    """A machine whose host memory moves with the banks, and returns a part of what is freed."""
-
-    def __init__(self, lab: marlin.Lab, monkeypatch: pytest.MonkeyPatch, available: float, returned: float) -> None:
-        from vllm._fixpack.hotsplit_machine import Machine
-
-        self.available = available * GIB
-        self.lowest = self.available
-        self.scale = 6.75 * GIB / (marlin.EXPERTS * marlin.CELL)  # so that a tiny layer counts like a real one
-        ledger, take = self, Machine.in_host
-
-        def in_host(machine: Any, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-            made = take(machine, shape, dtype)
-            ledger.move(-made.nbytes)
-            return made
-
-        monkeypatch.setattr(Machine, "in_host", in_host)
-        monkeypatch.setattr(Machine, "host_available", lambda machine: int(ledger.available))
-        from vllm._fixpack import hotsplit, hotsplit_order
-
-        publish = hotsplit.publish
-
-        def freed(experts: Any, split: Any) -> None:
-            there = sum(each.nbytes for each in tensors(experts)[:2] if lab.host.holds(each))
-            publish(experts, split)
-            ledger.move(there * returned)
-
-        monkeypatch.setattr(hotsplit, "publish", freed)
-        part = hotsplit_order.Part
-
-        def scaled(layer: int, *sizes: int) -> Any:
-            return part(layer, *(int(size * ledger.scale) for size in sizes))
-
-        monkeypatch.setattr(hotsplit, "Part", scaled)
-
-    def move(self, size: float) -> None:
-        self.available += size * self.scale
-        self.lowest = min(self.lowest, self.available)
+REAL = 6.75 * GIB / (marlin.EXPERTS * marlin.CELL)  # so that a layer of the tests counts like one of the giant
 
 
 def test_split_stops_at_the_host_floor(
@@ -635,7 +637,7 @@ def test_split_stops_at_the_host_floor(
     lab.load()
     x = marlin.tokens(16)
     wanted = lab.run(x)
-    ledger = Ledger(lab, monkeypatch, 34, 0.6)
+    ledger = Ledger(lab, monkeypatch, 34, 0.6, REAL)
     ask(monkeypatch, counts(tmp_path / "counts.json"))
     lab.load()
     [line] = said.about("hotsplit host floor hit")
@@ -651,7 +653,7 @@ def test_split_stops_at_the_host_floor(
 
 def test_a_host_that_returns_nothing(lab: marlin.Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Registered or cached pins: found after the first layer, long before the machine runs out."""
-    Ledger(lab, monkeypatch, 100, 0.0)
+    Ledger(lab, monkeypatch, 100, 0.0, REAL)
     ask(monkeypatch, counts(tmp_path / "counts.json"))
     with pytest.raises(RuntimeError, match=r"changed by -4\.\d\d GiB, expected \+2\.\d\d GiB: freed weights do not go back"):
         lab.load()
