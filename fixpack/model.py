@@ -6,6 +6,7 @@ time.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 #: Edit operations.  ``add-file`` names a path, all others name an anchor.
@@ -48,7 +49,7 @@ class Release(NamedTuple):
     name: str  # "v0.26.0"
     version: str  # "0.26.0", only to explain; bytes decide
     package: str  # import package, "vllm_gaudi"
-    commit: str  # 40 hex digits
+    commit: str  # 40 hex digits; fewer, from 9 on, if the archive that `sdist` pins names no more
     also_commits: tuple[str, ...]  # other commits whose touched files have the same bytes
     git: str  # address of the git repository, "" if none
     sdist: Sdist | None
@@ -124,6 +125,16 @@ class Upstream(NamedTuple):
     reason: str
 
 
+class UpstreamHas(NamedTuple):
+    """That a release has a fix, wholly or in part, and where its own code says so."""
+
+    url: str
+    reason: str  # what upstream does there
+    anchor: str  # of upstream's own line
+    green: tuple[str, ...]  # declared tests that pass on its stock; empty: all
+    where: str  # "fixes/….yaml:LINE"
+
+
 class Fix(NamedTuple):
     """A named correction."""
 
@@ -142,6 +153,7 @@ class Fix(NamedTuple):
     proof: Proof
     where: str
     history: tuple[Revision, ...] = ()  # older revisions that may be in the field
+    upstream_has: Mapping[str, UpstreamHas] = {}  # by "distribution@release"; nobody writes to it
 
     def past(self, number: int) -> Revision | None:
         """An older revision, if the history knows it."""
@@ -150,6 +162,14 @@ class Fix(NamedTuple):
     def edits_for(self, release: Release) -> tuple[Edit, ...]:
         """The edits for one release: its own variant if there is one, else the distribution's."""
         return self.variants.get(release.ref, self.edits.get(release.distribution, ()))
+
+    def green_on(self, releases: Iterable[Release]) -> frozenset[str]:
+        """The declared tests that pass on the stock of these releases, because upstream has what they ask for."""
+        found: set[str] = set()
+        for release in releases:
+            if has := self.upstream_has.get(release.ref):
+                found.update(has.green or self.proof.stock)
+        return frozenset(found)
 
 
 class Profile(NamedTuple):
@@ -176,3 +196,12 @@ class Registry(NamedTuple):
     def profile_releases(self, profile: Profile) -> tuple[Release, ...]:
         """The pinned releases of a profile, in its order."""
         return tuple(self.releases[f"{dist}@{name}"] for dist, name in profile.releases.items())
+
+    def superseded(self, profile: Profile) -> dict[str, tuple[Release, UpstreamHas]]:
+        """The fixes that a profile does without, because a release that it pins has them."""
+        found = {}
+        for fix in self.fixes.values():
+            for release in self.profile_releases(profile):
+                if release.ref in fix.upstream_has and fix.id not in (*profile.fixes, *profile.opt_in):
+                    found[fix.id] = (release, fix.upstream_has[release.ref])
+        return found

@@ -26,6 +26,7 @@ from fixpack.model import (
     Sdist,
     SourceFile,
     Upstream,
+    UpstreamHas,
 )
 from fixpack.payload import read_payload
 from fixpack.strictyaml import MAX_BYTES, Reader, Value, parse
@@ -377,9 +378,26 @@ def _load_fix(root: str, name: str, problems: list[Problem]) -> Fix | None:
         proof,
         path,
         _load_history(top, revision),
+        _load_upstream_has(top),
     )
     top.done()
     return fix if len(problems) == before else None
+
+
+def _load_upstream_has(top: Reader) -> dict[str, UpstreamHas]:
+    found: dict[str, UpstreamHas] = {}
+    reader = top.sub("upstream-has", required=False)
+    for ref, item in reader.pairs(f"{NAME}@{RELEASE}") if reader else ():
+        inner = Reader(item, top.file, top.problems, f"upstream-has of {ref}", top.fix)
+        found[ref] = UpstreamHas(
+            inner.text("url", "", URL),
+            inner.text("reason"),
+            inner.text("anchor", pattern=NAME),
+            inner.texts("green", pattern=r"test_[a-z0-9_]+"),
+            f"{top.file}:{item.line}",
+        )
+        inner.done()
+    return found
 
 
 def _not_an_expression(text: str) -> str:

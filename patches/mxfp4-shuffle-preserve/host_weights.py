@@ -29,9 +29,9 @@ def take(old: torch.Tensor | None, new: torch.Tensor, attributes: Mapping[str, A
     """Copy ``new`` into the host memory of ``old`` and give ``old`` its type and shape; say whether that was done.
 
     ``old`` is the registered parameter, and stays it, with its address, mark, class and loader; ``attributes`` of the
-    new tensor are set on it, as ``replace_parameter`` does.  Not done, and nothing changed, if ``old`` is not offloaded,
-    is the source of an online requantization, or if the new tensor does not fit byte for byte: another size or device,
-    not contiguous, or a part of the same memory at another place.
+    new tensor are set on it, as ``replace_parameter`` does.  Not done, and nothing changed, if ``old`` is not
+    offloaded, is the source of an online requantization, or if the new tensor does not fit byte for byte: another size
+    or device, not contiguous, or a part of the same memory at another place.
     """
     if old is None or not getattr(old, MARK, False) or getattr(old, "requantization_source", False):
         return False

@@ -56,35 +56,37 @@ class Machine(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self._books: dict[int, Booked] = {}
-        self._kept: Counter[int] = Counter()  # pinned blocks that no tensor uses, by size
+        self._taken: Counter[str] = Counter()  # by place; "kept" are pinned blocks that no tensor uses
+        self._kept: Counter[int] = Counter()  # how many of those, by size
         self.peak_host = self.peak_hbm = 0
         self.pin_calls = 0
         self.written = 0  # bytes copied into views of host memory
 
-    def _sum(self, place: str) -> int:
-        self._sweep()
-        return sum(booked.taken for booked in self._books.values() if booked.place == place)
-
     @property
     def hbm(self) -> int:
-        return self._sum("hbm")
+        self._sweep()
+        return self._taken["hbm"]
 
     @property
     def pageable(self) -> int:
-        return self._sum("pageable")
+        self._sweep()
+        return self._taken["pageable"]
 
     @property
     def exact(self) -> int:
-        return self._sum("exact")
+        self._sweep()
+        return self._taken["exact"]
 
     @property
     def pinned(self) -> int:
         """With the blocks that the allocator keeps."""
-        return self._sum("pinned") + sum(size * count for size, count in self._kept.items())
+        self._sweep()
+        return self._taken["pinned"] + self._taken["kept"]
 
     @property
     def host(self) -> int:
-        return self.pageable + self.pinned + self.exact
+        self._sweep()
+        return sum(self._taken.values()) - self._taken["hbm"]
 
     def on_host(self, tensor: torch.Tensor) -> bool:
         """Whether the bytes of a tensor, whatever its device, lie in host memory."""
@@ -95,8 +97,10 @@ class Machine(TorchDispatchMode):
         while dead := [at for at, booked in self._books.items() if booked.alive.expired()]:
             for at in dead:
                 booked = self._books.pop(at)
+                self._taken[booked.place] -= booked.taken
                 if booked.place == "pinned":
                     self._kept[booked.taken] += 1
+                    self._taken["kept"] += booked.taken
 
     def _book(self, tensor: torch.Tensor, place: str, base: torch.Tensor | None = None) -> None:
         self._sweep()
@@ -105,9 +109,11 @@ class Machine(TorchDispatchMode):
             taken = 1 << max(taken - 1, 0).bit_length()
             if self._kept[taken]:
                 self._kept[taken] -= 1
+                self._taken["kept"] -= taken
         self._books[key(tensor)] = Booked(tensor, place, taken, base)
-        self.peak_host = max(self.peak_host, self.host)
-        self.peak_hbm = max(self.peak_hbm, self.hbm)
+        self._taken[place] += taken
+        self.peak_host = max(self.peak_host, sum(self._taken.values()) - self._taken["hbm"])
+        self.peak_hbm = max(self.peak_hbm, self._taken["hbm"])
 
     def _known(self, tensor: torch.Tensor) -> bool:
         booked = self._books.get(key(tensor))
@@ -140,27 +146,59 @@ class Machine(TorchDispatchMode):
         return result
 
 
+def _part(tensor: torch.Tensor, index: Any) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+    """``tensor[index]`` by operators: the view that integers, slices and None make, and the tensors of indices left."""
+    given = index if isinstance(index, tuple) else (index,)
+    if any(each is Ellipsis for each in given):
+        at = next(number for number, each in enumerate(given) if each is Ellipsis)
+        missing = tensor.dim() - sum(each is not None and each is not Ellipsis for each in given)
+        given = (*given[:at], *[slice(None)] * missing, *given[at + 1 :])
+    chosen: list[torch.Tensor | None] = []  # one for each dimension so far
+    for each in given:
+        if isinstance(each, int):
+            tensor = aten.select.int(tensor, len(chosen), each)
+        elif isinstance(each, slice):
+            if each != slice(None):
+                step = 1 if each.step is None else each.step
+                tensor = aten.slice.Tensor(tensor, len(chosen), each.start, each.stop, step)
+            chosen.append(None)
+        elif each is None:
+            tensor = aten.unsqueeze.default(tensor, len(chosen))
+            chosen.append(None)
+        else:
+            chosen.append(torch.as_tensor(each))
+    return tensor, chosen if any(each is not None for each in chosen) else []
+
+
 class _Bindings(TorchFunctionMode):
-    """Methods whose Python bindings ask for a real CUDA before a fake tensor is asked: say the same to the operator."""
+    """Methods whose Python bindings want a real CUDA before a fake tensor is asked: say the same to the operators."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.Tensor.copy_:
             return aten.copy_.default(args[0], args[1])
-        if func is torch.Tensor.__setitem__ and isinstance(args[2], torch.Tensor):
-            aten.copy_.default(args[0][args[1]], args[2])
-            return None
+        if func is torch.Tensor.contiguous and not kwargs:
+            return aten.contiguous.default(args[0])
         if func is torch.Tensor.__getitem__:
-            index = args[1] if isinstance(args[1], tuple) else (args[1],)
-            if any(isinstance(each, torch.Tensor) for each in index):
-                assert all(isinstance(each, torch.Tensor) or each == slice(None) for each in index), index
-                return aten.index.Tensor(args[0], [None if isinstance(each, slice) else each for each in index])
+            part, chosen = _part(args[0], args[1])
+            return aten.index.Tensor(part, chosen) if chosen else part
+        if func is torch.Tensor.__setitem__:
+            part, chosen = _part(args[0], args[1])
+            if chosen:
+                aten.index_put_.default(part, chosen, torch.as_tensor(args[2]))
+            elif isinstance(args[2], torch.Tensor):
+                aten.copy_.default(part, args[2])
+            else:
+                aten.fill_.Scalar(part, args[2])
+            return None
+        if func == torch.Tensor.data.__set__:  # made anew at each look
+            func(*args)
+            args[0].fake_device = args[1].fake_device  # torch leaves it as it was
+            return None
         if func is torch.Tensor.to:
-            device = kwargs.get(
-                "device", next((each for each in args[1:] if isinstance(each, str | torch.device)), None)
-            )
+            device = next((each for each in args[1:] if isinstance(each, str | torch.device)), kwargs.get("device"))
             if device is not None and torch.device(device).type == "cuda":
-                dtype = kwargs.get("dtype", next((each for each in args[1:] if isinstance(each, torch.dtype)), None))
+                dtype = next((each for each in args[1:] if isinstance(each, torch.dtype)), kwargs.get("dtype"))
                 if args[0].device.type == "cuda" and dtype in (None, args[0].dtype):
                     return args[0]
                 return aten._to_copy.default(args[0], dtype=dtype, device=torch.device(device))

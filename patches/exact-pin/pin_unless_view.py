@@ -1,0 +1,2 @@
+from vllm._fixpack.exact_pin import view_pins
+if self.pin_memory and not view_pins(self.uva_offloading):
