@@ -135,6 +135,9 @@ def _upstream(fix: Fix, link: Linker) -> str:
         lines.append(f"- See: <{fix.upstream.url}>")
     if fix.upstream.reason:
         lines.append(f"- {prose(fix.upstream.reason, link)}")
+    for ref, has in fix.upstream_has.items():
+        part = f"; of the tests below, {', '.join(map(code, has.green))}" if has.green else ""
+        lines.append(f"- {ref} has it{part}: {prose(has.reason, link)}{f' <{has.url}>' if has.url else ''}")
     origin = [_ORIGIN[fix.origin.kind]]
     origin += [f"<{fix.origin.url}>"] if fix.origin.url else []
     origin += [f"commit {code(fix.origin.commit)}"] if fix.origin.commit else []
@@ -212,7 +215,8 @@ def index_page(registry: Registry) -> str:
     names.sort(key=lambda name: all(name not in each.fixes for each in profiles))  # opt-in fixes last
 
     def kind(profile: Profile, name: str) -> str:
-        return "default" if name in profile.fixes else "opt-in" if name in profile.opt_in else "-"
+        known = "default" if name in profile.fixes else "opt-in" if name in profile.opt_in else ""
+        return known or ("upstream" if name in registry.superseded(profile) else "-")
 
     rows = [
         [f"[{name}]({name}.md)", prose(registry.fixes[name].title), *(kind(each, name) for each in profiles)]
@@ -241,6 +245,16 @@ def profile_page(registry: Registry, profile: Profile) -> str:
             "Off unless named behind the profile.",
             _fix_table(registry, profile.opt_in),
         ]
+    if superseded := registry.superseded(profile):
+        rows = [
+            [f"[{name}](../fixes/{name}.md)", release.ref, prose(has.reason) + (f" <{has.url}>" if has.url else "")]
+            for name, (release, has) in superseded.items()
+        ]
+        parts += [
+            "## Not needed",
+            "Upstream has these; the proof shows that the stock release passes their tests.",
+            table(["fix", "release", "upstream's change"], rows),
+        ]
     parts += [
         "## Pinned files",
         "Fixes change these files only, and only if each has these bytes; new files are on the fixes' own pages.",
@@ -249,7 +263,7 @@ def profile_page(registry: Registry, profile: Profile) -> str:
         table(
             ["file", "sha256", "fixes"],
             [
-                [code(path), code(file.sha256), ", ".join(_users(registry, profile, release, path))]
+                [code(path), code(file.sha256), ", ".join(_users(registry, profile, release, path)) or "none, see above"]
                 for release in releases
                 for path, file in release.files.items()
             ],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -149,14 +150,16 @@ def test_experts_in_hbm(lab: marlin.Lab, tmp_path: Path, monkeypatch: pytest.Mon
     ask(monkeypatch, counts(tmp_path / "counts.json"))
     lab.load()
     found = [lab.in_hbm(layer) for layer in LAYERS]
-    wanted = [sum(count > 900 for count in uneven(layer)) for layer in LAYERS]
-    wanted[-1] += BUDGET - sum(wanted)  # ...
-    assert sum(found) == BUDGET, f"experts in HBM by layer: {found}"
-    assert all(abs(one - other) <= 4 for one, other in zip(found, wanted, strict=True)), f"in HBM by layer: {found}"
+    shares = sorted(
+        ((count / sum(uneven(layer)), -layer, -expert) for layer in LAYERS for expert, count in enumerate(uneven(layer))),
+        reverse=True,
+    )
+    wanted = [sum(-at == layer for _, at, _ in shares[:BUDGET]) for layer in LAYERS]
+    assert found == wanted, f"experts in HBM by layer: {found}"
 
 
 def test_requests_served_from_hbm(lab: marlin.Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the counts of these very requests, their share that HBM serves is that of the best placement."""
+    """As many experts as stock has in whole layers; with the counts of these requests, HBM serves what it can."""
     lab.load()
     x = marlin.tokens(64)
     chosen: dict[int, torch.Tensor] = {}
@@ -171,18 +174,19 @@ def test_requests_served_from_hbm(lab: marlin.Lab, tmp_path: Path, monkeypatch: 
         monkeypatch.setattr(experts, "forward_modular", spy)
     lab.run(x)
     used = {layer: torch.bincount(ids.flatten(), minlength=marlin.EXPERTS) for layer, ids in chosen.items()}
-    ask(monkeypatch, counts(tmp_path / "counts.json", {layer: row.tolist() for layer, row in used.items()}))
+    ask(monkeypatch, counts(tmp_path / "counts.json", {layer: row.tolist() for layer, row in used.items()}), 32)
     lab.load()
     served = 0
     for layer in LAYERS:
         experts = lab.routed(lab.network, layer)
         split = experts.__dict__.get("_hotsplit")
-        for bank in split.banks if split else [SimpleNamespace(w13=experts.w13_weight, w2=experts.w2_weight, expert_map=None)]:
+        whole = SimpleNamespace(w13=experts.w13_weight, w2=experts.w2_weight, expert_map=None)
+        for bank in split.banks if split else [whole]:
             if not lab.host.holds(bank.w13) and not lab.host.holds(bank.w2):
                 there = torch.ones(marlin.EXPERTS, dtype=torch.bool) if bank.expert_map is None else bank.expert_map >= 0
                 served += int(used[layer][there].sum())
-    best = sum(sorted((int(count) for row in used.values() for count in row), reverse=True)[:BUDGET])
-    assert served == best, f"{served} of {64 * marlin.TOP_K * len(LAYERS)} choices are served from HBM, could be {best}"
+    best = sum(sorted((int(count) for row in used.values() for count in row), reverse=True)[:32])
+    assert served == best > 512, f"{served} of {64 * marlin.TOP_K * len(LAYERS)} choices are served from HBM, could be {best}"
 
 
 @pytest.mark.parametrize("hot", [1, 5, 8, 15], ids="{} hot".format)
@@ -312,9 +316,10 @@ def test_lines_of_the_log(lab: marlin.Lab, tmp_path: Path, monkeypatch: pytest.M
     ask(monkeypatch, counts(tmp_path / "counts.json"))
     lab.load()
     lines = said.about("hotsplit")
+    assert lines, "hotsplit says nothing"
     assert lines[:1] == ["hotsplit plan: 4 layers, budget 0.0 GiB (stock HBM experts 0.0 GiB), hot cells 24/64"], lines
     assert lines[1].startswith("hotsplit plan: cell 0.05 MiB, stock HBM by tensor 0.00 GiB, by whole layer 0.00 GiB")
-    assert lines[1].endswith("train-weighted coverage 98.4 %") or "train-weighted coverage" in lines[1]
+    assert re.fullmatch(r".*, cold bank 0\.00 GiB, train-weighted coverage 9\d\.\d %", lines[1]), lines[1]
     assert lines[2].startswith("hotsplit plan: hot per layer 1:")
     assert lines[3].startswith("hotsplit order: HBM free 100.0 GiB, host avail 200.0 GiB, margin 4.0 GiB, host floor 24.0")
     assert lines[4] == "hotsplit done in 0s; HBM free 100.0 GiB; host avail 200.0 GiB"
@@ -480,12 +485,18 @@ def test_sleep_and_environment_are_refused(lab: marlin.Lab, tmp_path: Path, monk
 def test_loaders_that_are_refused(lab: marlin.Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loader that finishes models in its own way would leave the split out without a word."""
     from vllm.config import LoadConfig
-    from vllm.model_executor.model_loader import get_model_loader
+    from vllm.model_executor import model_loader
 
+    class Own(model_loader.DummyModelLoader):
+        def load_model(self, *_: Any, **__: Any) -> torch.nn.Module:
+            raise AssertionError("this loader was chosen")
+
+    monkeypatch.setitem(model_loader._LOAD_FORMAT_TO_MODEL_LOADER, "dummy", Own)
+    model_loader.get_model_loader(LoadConfig(load_format="dummy"))
     ask(monkeypatch, counts(tmp_path / "counts.json"))
-    get_model_loader(LoadConfig(load_format="dummy"))
-    with pytest.raises(ValueError, match="hotsplit cannot split what TensorizerLoader loads"):
-        get_model_loader(LoadConfig(load_format="tensorizer"))
+    model_loader.get_model_loader(LoadConfig(load_format="auto"))
+    with pytest.raises(ValueError, match="hotsplit cannot split what Own loads"):
+        model_loader.get_model_loader(LoadConfig(load_format="dummy"))
 
 
 def test_a_second_loading_is_refused(lab: marlin.Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -642,10 +653,10 @@ def test_split_stops_at_the_host_floor(
     lab.load()
     [line] = said.about("hotsplit host floor hit")
     assert "before layer 4: host avail" in line
-    assert line.endswith("; 2 layers stay as loaded: 3 4") or "layers stay as loaded" in line
     assert ledger.lowest >= 24 * GIB
-    split = [layer for layer in LAYERS if "_hotsplit" in lab.routed(lab.network, layer).__dict__]
-    assert 0 < len(split) < 4
+    stay = [layer for layer in LAYERS if "_hotsplit" not in lab.routed(lab.network, layer).__dict__]
+    assert 0 < len(stay) < 4
+    assert line.endswith(f"; {len(stay)} layers stay as loaded: {' '.join(map(str, stay))}")
     assert said.about("hotsplit done in")
     difference = float((lab.run(x).float() - wanted.float()).norm() / wanted.float().norm())
     assert difference < 0.03
