@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Iterable
@@ -45,3 +46,24 @@ def sync(paths: Iterable[str]) -> None:
         thread.join()
     if failures:
         raise failures[0]
+
+
+def replace(path: str, data: bytes) -> None:
+    """Write a file beside its place and rename it: a reader sees the old one or the new one, whole.
+
+    The name in between begins with a dot, so that loaders of a folder pass over what a killed run leaves.
+
+    :raises OSError: if it cannot be written; what was there stays.
+    """
+    folder, name = os.path.split(os.path.abspath(path))
+    temporary = os.path.join(folder, f".{name}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+        sync([temporary])
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    sync([folder])

@@ -67,9 +67,7 @@ def look_at(
     return Seen(real, data, stripped.base, stripped, _stale(registry, stripped, real))
 
 
-def _added(
-    registry: Registry, release: Release, path: str, real: str, data: bytes | None, users: list[str]
-) -> Seen:
+def _added(registry: Registry, release: Release, path: str, real: str, data: bytes | None, users: list[str]) -> Seen:
     """A file that a fix adds: absent, exactly the fix's, an older revision's, or somebody else's."""
     if data is None:
         return Seen(real, None, None, Stripped(b"", {}, (), {}), ())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 
 HELP = "regenerate the profiles' locks from the cached sources"
@@ -19,6 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the locks that changed; returns 0, or 1 if ``--check`` found a stale one."""
     from fixpack import lock, registry, sources
+    from fixpack.durable import replace
     from fixpack.errors import Problem, RegistryError
     from fixpack.target import read_file
 
@@ -40,30 +40,9 @@ def run(args: argparse.Namespace) -> int:
         stale = stale or old != data
         if state == "written":
             try:
-                _write(path, data)
+                replace(path, data)
             except OSError as error:
                 message = f"the lock of {name} cannot be written: {error.strerror}"
                 raise RegistryError(Problem("lock_not_written", message, file=path)) from error
         print(f"{name}: {state}")
     return 1 if args.check and stale else 0
-
-
-def _write(path: str, data: bytes) -> None:
-    """Replace a lock with one rename.  The loader passes over names with a dot in front, so a killed run does no harm.
-
-    :raises OSError: if the registry cannot be written; the old lock is as it was.
-    """
-    from fixpack.durable import sync
-
-    folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-        sync([temporary])
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    sync([folder])

@@ -105,6 +105,10 @@ def read_json(path: str) -> Any:
         raise BadCounts(path, f"not UTF-8, byte {error.start}") from None
     except RecursionError:
         raise BadCounts(path, "nests too deeply") from None
+    except BadCounts:
+        raise
+    except ValueError as error:  # a number of thousands of digits
+        raise BadCounts(path, f"not JSON: {error}") from None
 
 
 def parse(document: Any, source: str) -> Counts:
@@ -164,8 +168,8 @@ def _table(value: Any, source: str, at: str, tail: str = "") -> Table:
         raise BadCounts(source, f"expected layers, found {_kind(value)}", at=at)
     for key, row in value.items():
         here = f"{at}/{key}{tail}"
-        if not (key.isascii() and key.isdigit() and str(int(key)) == key):
-            raise BadCounts(source, f"{key!r} is no layer number", at=at)
+        if not (key.isascii() and key.isdigit() and len(key) < 7 and str(int(key)) == key):
+            raise BadCounts(source, f"{key!r:.40} is no layer number", at=at)
         if not isinstance(row, list) or not row:
             raise BadCounts(source, f"expected one number per expert, found {_kind(row)}", at=here)
         for kind in set(map(type, row)) - {int, float}:
@@ -204,17 +208,21 @@ def parse_weights(text: str) -> dict[str, float]:
     return weights
 
 
+def effective(counts: Counts, weights: Mapping[str, float]) -> dict[str, float]:
+    """The weights above zero; for counts without phases (shape B) "mixed" alone, unless it has a weight."""
+    if list(counts.train) == [MIXED] and MIXED not in weights:
+        return {MIXED: 1.0}
+    return {phase: weight for phase, weight in weights.items() if weight}
+
+
 def shares(counts: Counts, weights: Mapping[str, float]) -> Table:
     """Each expert's share of its layer's tokens; a layer adds up to 1 whatever was counted in it.
 
-    Every phase is brought to 1 per layer before it is weighted, so that long prompts do not drown decode.  Counts
-    without phases (shape B) are taken as they are, unless "mixed" has a weight.
+    Every phase is brought to 1 per layer before it is weighted, so that long prompts do not drown decode.
 
     :raises BadCounts: if a phase with a weight is missing, or a layer has no tokens in it.
     """
-    wanted = {phase: weight for phase, weight in weights.items() if weight}
-    if list(counts.train) == [MIXED] and MIXED not in weights:
-        wanted = {MIXED: 1.0}
+    wanted = effective(counts, weights)
     missing = [phase for phase in wanted if phase not in counts.train]
     if missing:
         hint = f"it has {', '.join(counts.train)}; give those the weights"
@@ -226,11 +234,11 @@ def shares(counts: Counts, weights: Mapping[str, float]) -> Table:
         for phase in PHASES:
             if phase in wanted:
                 row = counts.train[phase][layer]
-                total, weight = math.fsum(row), wanted[phase] / whole  # fsum: the same on every Python, unlike sum
-                if not total:
+                tokens, weight = math.fsum(row), wanted[phase] / whole  # fsum: the same on every Python, unlike sum
+                if not tokens:
                     message = f"layer {layer} has no {phase} tokens at all"
                     raise BadCounts(counts.source, message, hint="count again, with traffic that reaches every layer")
-                parts.append([each / total * weight for each in row])
+                parts.append([each / tokens * weight for each in row])
         result[layer] = parts[0] if len(parts) == 1 else [math.fsum(each) for each in zip(*parts, strict=True)]
     return result
 
@@ -242,9 +250,10 @@ def require_model(counts: Counts, layers: Sequence[int], experts: int, revision:
     """
     have, want = set(counts.layers), set(layers)
     if have != want:
-        parts = [(want - have, "lacks"), (have - want, "has, and the model has not,")]
-        text = "; ".join(f"{verb} layers {sorted(odd)}" for odd, verb in parts if odd)
-        raise BadCounts(counts.source, text, hint="it was counted on another model, or on a truncated one")
+        parts = [(want - have, "lacks layers"), (have - want, "counts layers that the model has not:")]
+        some = [(sorted(odd), what) for odd, what in parts if odd]
+        text = "; ".join(f"{what} {', '.join(map(str, odd[:8]))}{' …' * (len(odd) > 8)}" for odd, what in some)
+        raise BadCounts(counts.source, text, hint="was it counted on another model, or on a part of it?")
     if counts.experts != experts:
         raise BadCounts(counts.source, f"counts {counts.experts} experts per layer, the model has {experts}")
     if revision and counts.revision and revision != counts.revision:
@@ -257,8 +266,10 @@ def add(several: Sequence[Counts]) -> Counts:
     :raises BadCounts: if they differ in phases, layers, experts or revision, or one holds shares and not tokens.
     """
     first = several[0]
+    revision = first.revision
     for each in several[1:]:
-        require_model(each, first.layers, first.experts, first.revision)
+        require_model(each, first.layers, first.experts, revision)
+        revision = revision or each.revision
         if each.train.keys() != first.train.keys():
             names = " and ".join(f"{', '.join(one.train)} in {one.source}" for one in (first, each))
             raise BadCounts(each.source, f"different phases: {names}", hint="give files of one kind")
@@ -269,14 +280,15 @@ def add(several: Sequence[Counts]) -> Counts:
             raise BadCounts(
                 each.source, "holds shares, as a re-rank writes them", hint="it cannot be added up; give it alone"
             )
-    train = {phase: _sum([each.train[phase] for each in several]) for phase in first.train}
+    train = {phase: total([each.train[phase] for each in several]) for phase in first.train}
     phases = [phase for phase in PHASES if all(phase in each.holdout for each in several)]
-    holdout = {phase: _sum([each.holdout[phase] for each in several]) for phase in phases}
-    meta = {REVISION: first.revision} if first.revision else {}
+    holdout = {phase: total([each.holdout[phase] for each in several]) for phase in phases}
+    meta = {REVISION: revision} if revision else {}
     return Counts(" + ".join(each.source for each in several), first.shape, train, holdout, meta)
 
 
-def _sum(tables: Sequence[Table]) -> Table:
+def total(tables: Sequence[Table]) -> Table:
+    """The sum of tables of one shape."""
     return {
         layer: [math.fsum(each) for each in zip(*(table[layer] for table in tables), strict=True)]
         for layer in tables[0]

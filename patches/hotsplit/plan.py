@@ -164,7 +164,7 @@ def parse_plan(document: Any, source: str) -> Plan:
     if type(experts) is not int or experts < 1 or not isinstance(hot, dict) or not hot or not isinstance(meta, dict):
         raise ValueError(f'{source}: a plan needs "experts" above 0, "hot" with layers, and "meta"')
     for key, chosen in hot.items():
-        if not (key.isascii() and key.isdigit() and str(int(key)) == key):
+        if not (key.isascii() and key.isdigit() and len(key) < 7 and str(int(key)) == key):
             raise ValueError(f"{source}, at /hot: {key!r} is no layer number")
         sound = isinstance(chosen, list) and all(type(each) is int and 0 <= each < experts for each in chosen)
         if not sound or chosen != sorted(set(chosen)):
