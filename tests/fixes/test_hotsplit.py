@@ -36,7 +36,7 @@ def host() -> Iterator[marlin.Host]:
         yield made
 
 
-@pytest.fixture()
+@pytest.fixture
 def lab(host: marlin.Host, monkeypatch: pytest.MonkeyPatch) -> marlin.Lab:
     """A machine with room for everything; the fix, if it is there, sees that."""
     for name in [name for name in os.environ if name.startswith("HOTSPLIT_")]:
@@ -107,7 +107,7 @@ class Said(logging.Handler):
         return [line for line in self.lines if line.startswith(what)]
 
 
-@pytest.fixture()
+@pytest.fixture
 def said() -> Iterator[Said]:
     handler, logger = Said(), logging.getLogger("vllm")
     level = logger.level
@@ -150,11 +150,9 @@ def test_experts_in_hbm(lab: marlin.Lab, tmp_path: Path, monkeypatch: pytest.Mon
     ask(monkeypatch, counts(tmp_path / "counts.json"))
     lab.load()
     found = [lab.in_hbm(layer) for layer in LAYERS]
-    shares = sorted(
-        ((count / sum(uneven(layer)), -layer, -expert) for layer in LAYERS for expert, count in enumerate(uneven(layer))),
-        reverse=True,
-    )
-    wanted = [sum(-at == layer for _, at, _ in shares[:BUDGET]) for layer in LAYERS]
+    cells = [(layer, expert) for layer in LAYERS for expert in range(marlin.EXPERTS)]
+    shares = sorted((uneven(layer)[expert] / sum(uneven(layer)), layer, expert) for layer, expert in cells)
+    wanted = [sum(at == layer for _, at, _ in shares[-BUDGET:]) for layer in LAYERS]
     assert found == wanted, f"experts in HBM by layer: {found}"
 
 
@@ -183,15 +181,16 @@ def test_requests_served_from_hbm(lab: marlin.Lab, tmp_path: Path, monkeypatch: 
         whole = SimpleNamespace(w13=experts.w13_weight, w2=experts.w2_weight, expert_map=None)
         for bank in split.banks if split else [whole]:
             if not lab.host.holds(bank.w13) and not lab.host.holds(bank.w2):
-                there = torch.ones(marlin.EXPERTS, dtype=torch.bool) if bank.expert_map is None else bank.expert_map >= 0
+                there = slice(None) if bank.expert_map is None else bank.expert_map >= 0
                 served += int(used[layer][there].sum())
     best = sum(sorted((int(count) for row in used.values() for count in row), reverse=True)[:32])
-    assert served == best > 512, f"{served} of {64 * marlin.TOP_K * len(LAYERS)} choices are served from HBM, could be {best}"
+    total = 64 * marlin.TOP_K * len(LAYERS)
+    assert served == best > total / 2, f"{served} of {total} choices are served from HBM, could be {best}"
 
 
 @pytest.mark.parametrize("hot", [1, 5, 8, 15], ids="{} hot".format)
 def test_output_of_two_banks(lab: marlin.Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hot: int) -> None:
-    """Within the rounding of two 16-bit sums instead of one, for each layer alone; finite, whatever a workspace held."""
+    """Within the rounding of two 16-bit sums instead of one, layer by layer; finite, whatever a workspace held."""
     stock = lab.load()
     inputs = layer_inputs(lab)
     wanted = {layer: apply(lab, layer, *inputs[layer]) for layer in LAYERS}
@@ -321,7 +320,7 @@ def test_lines_of_the_log(lab: marlin.Lab, tmp_path: Path, monkeypatch: pytest.M
     assert lines[1].startswith("hotsplit plan: cell 0.05 MiB, stock HBM by tensor 0.00 GiB, by whole layer 0.00 GiB")
     assert re.fullmatch(r".*, cold bank 0\.00 GiB, train-weighted coverage 9\d\.\d %", lines[1]), lines[1]
     assert lines[2].startswith("hotsplit plan: hot per layer 1:")
-    assert lines[3].startswith("hotsplit order: HBM free 100.0 GiB, host avail 200.0 GiB, margin 4.0 GiB, host floor 24.0")
+    assert lines[3].startswith("hotsplit order: HBM free 100.0 GiB, host avail 200.0 GiB, margin 4.0 GiB, host floor")
     assert lines[4] == "hotsplit done in 0s; HBM free 100.0 GiB; host avail 200.0 GiB"
 
 
@@ -417,15 +416,15 @@ def test_bad_switches(lab: marlin.Lab, tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_two_bad_switches_in_one_error(lab: marlin.Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ask(monkeypatch, counts(tmp_path / "counts.json"), HOT_GIB="much", DRYRUN="yes")
-    with pytest.raises(ValueError, match="(?s)HOTSPLIT_HOT_GIB=much.*HOTSPLIT_DRYRUN=yes"):
+    with pytest.raises(ValueError, match=r"(?s)HOTSPLIT_HOT_GIB=much.*HOTSPLIT_DRYRUN=yes"):
         lab.load()
 
 
 BAD_COUNTS = {
-    "a layer is missing": ({1: uneven(1), 2: uneven(2), 3: uneven(3)}, r"lacks layers \[4\]"),
-    "a layer too many": ({layer: uneven(layer) for layer in range(1, 6)}, r"layers \[5\]"),
+    "a layer is missing": ({1: uneven(1), 2: uneven(2), 3: uneven(3)}, "lacks layers .*4"),
+    "a layer too many": ({layer: uneven(layer) for layer in range(1, 6)}, "layers that the model has not: .*5"),
     "too few experts": ({layer: [1] * 8 for layer in LAYERS}, "counts 8 experts per layer, the model has 16"),
-    "a layer without tokens": ({**{layer: uneven(layer) for layer in LAYERS}, 3: [0] * 16}, "layer 3 has no decode tok"),
+    "a layer without tokens": ({**{layer: uneven(layer) for layer in LAYERS}, 3: [0] * 16}, "layer 3 has no decode"),
 }
 
 
@@ -447,27 +446,31 @@ def test_counts_of_another_revision(lab: marlin.Lab, tmp_path: Path, monkeypatch
         lab.load()
 
 
-OPTIONS: dict[str, tuple[Any, str]] = {
-    "tensor parallel": (lambda config: setattr(config.parallel_config, "tensor_parallel_size", 2), "tensor-parallel-size 2"),
-    "pipeline": (lambda config: setattr(config.parallel_config, "pipeline_parallel_size", 2), "pipeline-parallel-size 2"),
-    "data parallel": (lambda config: setattr(config.parallel_config, "data_parallel_size", 2), "data-parallel-size 2"),
-    "expert parallel": (lambda config: setattr(config.parallel_config, "enable_expert_parallel", True), "--enable-expert"),
-    "eplb": (lambda config: setattr(config.parallel_config, "enable_eplb", True), "--enable-eplb"),
-    "microbatches": (lambda config: setattr(config.parallel_config, "enable_dbo", True), "--enable-dbo"),
-    "lora": (lambda config: setattr(config, "lora_config", object()), "LoRA"),
-    "speculation": (lambda config: setattr(config, "speculative_config", object()), "--speculative-config"),
-    "weight transfer": (lambda config: setattr(config, "weight_transfer_config", object()), "--weight-transfer-config"),
-    "prefetch": (lambda config: setattr(config.offload_config, "offload_backend", "prefetch"), "--offload-backend prefetch"),
-    "backend": (lambda config: setattr(config.kernel_config, "moe_backend", "auto"), "--moe-backend auto"),
+OPTIONS: dict[str, tuple[str, Any]] = {
+    "parallel_config.tensor_parallel_size": ("--tensor-parallel-size 2", 2),
+    "parallel_config.pipeline_parallel_size": ("--pipeline-parallel-size 2", 2),
+    "parallel_config.data_parallel_size": ("--data-parallel-size 2", 2),
+    "parallel_config.prefill_context_parallel_size": ("--prefill-context-parallel-size 2", 2),
+    "parallel_config.decode_context_parallel_size": ("--decode-context-parallel-size 2", 2),
+    "parallel_config.enable_expert_parallel": ("--enable-expert-parallel", True),
+    "parallel_config.enable_eplb": ("--enable-eplb", True),
+    "parallel_config.enable_elastic_ep": ("--enable-elastic-ep", True),
+    "parallel_config.enable_dbo": ("--enable-dbo", True),
+    "lora_config": ("LoRA", object()),
+    "speculative_config": ("--speculative-config", object()),
+    "weight_transfer_config": ("--weight-transfer-config", object()),
+    "offload_config.offload_backend": ("--offload-backend prefetch", "prefetch"),
+    "kernel_config.moe_backend": ("--moe-backend auto", "auto"),
 }
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_options_that_are_refused(lab: marlin.Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Before any weight is read."""
-    change, message = OPTIONS[name]
+    message, value = OPTIONS[name]
     ask(monkeypatch, counts(tmp_path / "counts.json"))
-    lab.refusable(change)
+    *parts, last = name.split(".")
+    setattr(getattr(lab.config, parts[0]) if parts else lab.config, last, value)
     monkeypatch.setattr(marlin, "fill", lambda model: pytest.fail("weights were read"))
     with pytest.raises(ValueError, match=f"hotsplit cannot serve this configuration: .*{message}"):
         lab.load()
@@ -478,7 +481,7 @@ def test_sleep_and_environment_are_refused(lab: marlin.Lab, tmp_path: Path, monk
     lab.model_config.enable_sleep_mode = True
     monkeypatch.setenv("VLLM_USE_DEEP_GEMM", "1")
     monkeypatch.setenv("VLLM_WEIGHT_OFFLOADING_DISABLE_UVA", "1")
-    with pytest.raises(ValueError, match="(?s)--enable-sleep-mode.*DISABLE_UVA.*VLLM_USE_DEEP_GEMM is not 0"):
+    with pytest.raises(ValueError, match=r"(?s)--enable-sleep-mode.*DISABLE_UVA.*VLLM_USE_DEEP_GEMM is not 0"):
         lab.load()
 
 
@@ -513,33 +516,59 @@ def test_a_second_loading_is_refused(lab: marlin.Lab, tmp_path: Path, monkeypatc
         experts.w13_weight.weight_loader(experts.w13_weight, torch.zeros(1), "w1", shard_id="w1", expert_id=0)
 
 
-LAYER_GUARDS: dict[str, tuple[Any, str]] = {
-    "backend": (lambda experts: setattr(experts.quant_method, "mxfp4_backend", SimpleNamespace(value="TRITON")), "TRITON"),
-    "method": (lambda experts: setattr(experts, "quant_method", SimpleNamespace()), "are kept by SimpleNamespace"),
-    "kernel": (lambda experts: setattr(experts.quant_method.moe_kernel, "impl", object()), "its kernel is not modular"),
-    "shared": (
-        lambda experts: setattr(experts.quant_method.moe_kernel.impl, "shared_experts", object()), "runs shared experts"
-    ),
-    "map": (
-        lambda experts: experts.register_buffer("_expert_map", torch.zeros(16, dtype=torch.int32)), "have a map already"
-    ),
-    "bias": (lambda experts: setattr(experts, "w13_bias", torch.nn.Parameter(torch.zeros(16, 4))), "biases"),
-    "shape": (
-        lambda experts: setattr(experts.w2_weight, "data", experts.w2_weight.data[:8]), r"its w2_weight is \(8, .*16 exp"
-    ),
-    "scale": (lambda experts: delattr(experts, "w2_weight_scale"), "has no w2_weight_scale"),
-}  # fmt: skip
+def other_backend(experts: Any) -> None:
+    experts.quant_method.mxfp4_backend = SimpleNamespace(value="TRITON")
+
+
+def other_method(experts: Any) -> None:
+    experts.quant_method = SimpleNamespace()
+
+
+def other_kernel(experts: Any) -> None:
+    experts.quant_method.moe_kernel.impl = object()
+
+
+def shared_experts(experts: Any) -> None:
+    experts.quant_method.moe_kernel.impl.shared_experts = object()
+
+
+def a_map(experts: Any) -> None:
+    experts.register_buffer("_expert_map", torch.zeros(16, dtype=torch.int32))
+
+
+def biases(experts: Any) -> None:
+    experts.w13_bias = torch.nn.Parameter(torch.zeros(16, 4))
+
+
+def half_of_them(experts: Any) -> None:
+    experts.w2_weight.data = experts.w2_weight.data[:8]
+
+
+def no_scales(experts: Any) -> None:
+    del experts.w2_weight_scale
+
+
+LAYER_GUARDS: dict[Any, str] = {
+    other_backend: "its backend is TRITON, not MARLIN",
+    other_method: "are kept by SimpleNamespace",
+    other_kernel: "its kernel is not modular",
+    shared_experts: "runs shared experts too",
+    a_map: "have a map already",
+    biases: "have biases",
+    half_of_them: r"its w2_weight is \(8, .*, not one matrix for each of 16 experts",
+    no_scales: "has no w2_weight_scale",
+}
 
 
 @pytest.mark.parametrize("every", [False, True], ids=["one layer", "every layer"])
-@pytest.mark.parametrize("name", LAYER_GUARDS)
+@pytest.mark.parametrize("change", LAYER_GUARDS, ids=lambda change: change.__name__)
 def test_layers_that_are_refused(
-    lab: marlin.Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, every: bool
+    lab: marlin.Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any, every: bool
 ) -> None:
     """Nothing is split if one layer cannot be."""
     from vllm._fixpack import hotsplit
 
-    change, message = LAYER_GUARDS[name]
+    message = LAYER_GUARDS[change]
     model = lab.load()
     for layer in LAYERS if every else [3]:
         change(lab.routed(model, layer))
@@ -563,7 +592,7 @@ def test_a_model_without_experts(lab: marlin.Lab, tmp_path: Path, monkeypatch: p
 
 
 def giant(hot: Sequence[int] | int = 126) -> list[Any]:
-    """The 69 MoE layers of MiMo-V2.6-Pro-RL after --cpu-offload-gb 320: 1 to 47 in the host, 48 half, 49 to 69 in HBM."""
+    """The 69 MoE layers of MiMo-V2.6-Pro-RL after --cpu-offload-gb 320: to 47 in the host, 48 half, 49 on in HBM."""
     from vllm._fixpack.hotsplit_order import Part
 
     cell, w2 = 18 << 20, 384 * (6 << 20)
@@ -644,7 +673,7 @@ REAL = 6.75 * GIB / (marlin.EXPERTS * marlin.CELL)  # so that a layer of the tes
 def test_split_stops_at_the_host_floor(
     lab: marlin.Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
 ) -> None:
-    """The real loop with a host that returns 60 %: the remaining layers are served as loaded, and the log names them."""
+    """The real loop with a host that returns 60 %: what remains is served as loaded, and the log names it."""
     lab.load()
     x = marlin.tokens(16)
     wanted = lab.run(x)
@@ -666,7 +695,7 @@ def test_a_host_that_returns_nothing(lab: marlin.Lab, tmp_path: Path, monkeypatc
     """Registered or cached pins: found after the first layer, long before the machine runs out."""
     Ledger(lab, monkeypatch, 100, 0.0, REAL)
     ask(monkeypatch, counts(tmp_path / "counts.json"))
-    with pytest.raises(RuntimeError, match=r"changed by -4\.\d\d GiB, expected \+2\.\d\d GiB: freed weights do not go back"):
+    with pytest.raises(RuntimeError, match=r"changed by -4\.\d\d GiB, expected \+2\.\d\d GiB: freed weights do not"):
         lab.load()
 
 
@@ -676,7 +705,7 @@ def test_hot_experts_that_do_not_fit(lab: marlin.Lab, tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(Machine, "hbm_free", lambda self: 4 * GIB + 1000)
     ask(monkeypatch, counts(tmp_path / "counts.json"))
-    with pytest.raises(RuntimeError, match="HBM reserve hit before layer .*lower HOTSPLIT_HOT_GIB"):
+    with pytest.raises(RuntimeError, match=r"HBM reserve hit before layer .*lower HOTSPLIT_HOT_GIB"):
         lab.load()
 
 

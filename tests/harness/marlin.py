@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
@@ -156,10 +155,10 @@ def gpu() -> Iterator[Host]:
             stack.enter_context(mock.patch.object(_custom_ops, name, operator))
         patches = [
             mock.patch.object(MarlinExperts, "_supports_current_device", staticmethod(lambda: True)),
-            mock.patch.object(marlin_utils, "num_compute_units", lambda *_: 1),
+            mock.patch.object(marlin_utils, "num_compute_units", return_value=1),
             mock.patch.object(torch_utils, "get_accelerator_view_from_cpu_tensor", host.view),
-            mock.patch.object(type(current_platform), "is_cuda", lambda self: True),
-            mock.patch.object(torch.accelerator, "empty_cache", lambda: None),
+            mock.patch.object(type(current_platform), "is_cuda", return_value=True),
+            mock.patch.object(torch.accelerator, "empty_cache"),
             mock.patch.object(torch_utils, "_current_stream_tls", SimpleNamespace(value="the only stream")),
         ]
         for patch in patches:
@@ -243,10 +242,6 @@ class Lab:
                 init_distributed_environment(1, 0, store, 0, backend="gloo")
                 initialize_model_parallel(1, 1)
             workspace.init_workspace_manager(torch.device("cpu"))
-
-    def refusable(self, change: Any) -> None:
-        """Change the configuration for good: the loader shall refuse it."""
-        change(self.config)
 
     def load(self, **loader: Any) -> Network:
         """A network with random weights (the same ones each time), through ``BaseModelLoader.load_model``."""
