@@ -114,7 +114,7 @@ def _check_upstream_has(registry: Registry, fix: Fix) -> Iterator[Problem]:
             continue
         found = release.find(has.anchor)
         if found is None or not found[1].text:
-            message = f"{fix.id} names upstream's line by the anchor {has.anchor!r}, which {release.where} does not define"
+            message = f"{fix.id} names a line of upstream's by {has.anchor!r}, an anchor that {release.where} lacks"
             hint = "give that line of upstream's a name there, with its text"
             yield Problem("unknown_anchor", message, fix.id, file, int(line), hint=hint)
         for test in has.green:

@@ -263,7 +263,11 @@ def profile_page(registry: Registry, profile: Profile) -> str:
         table(
             ["file", "sha256", "fixes"],
             [
-                [code(path), code(file.sha256), ", ".join(_users(registry, profile, release, path)) or "none, see above"]
+                [
+                    code(path),
+                    code(file.sha256),
+                    ", ".join(_users(registry, profile, release, path)) or "none, see above",
+                ]
                 for release in releases
                 for path, file in release.files.items()
             ],
@@ -277,7 +281,8 @@ def profile_page(registry: Registry, profile: Profile) -> str:
 
 
 def _release_row(release: Release) -> list[str]:
-    commits = [code(release.commit), *(f"{code(each)} (same bytes)" for each in release.also_commits)]
+    short = " (abbreviated, as the archive names it)" if len(release.commit) < 40 else ""
+    commits = [code(release.commit) + short, *(f"{code(each)} (same bytes)" for each in release.also_commits)]
     source = [f"<{release.git}>"] if release.git else []
     if release.sdist:
         source.append(f"{code(release.sdist.filename)}, sha256 {code(release.sdist.sha256)}")

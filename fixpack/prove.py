@@ -291,11 +291,10 @@ def judge(
             red = (wrong.count(""), len(declared))
             guards = (passed - sum(test.outcome == "passed" for test in declared), len(others))
             reasons += [reason for reason in wrong if reason]
-            reasons += [
-                f"stock: {'upstream is said to have it, but' if test.function in green else 'the guard'} {_not_green(test)}"
-                for test in others
-                if test.outcome != "passed"
-            ]
+            for test in others:
+                if test.outcome != "passed":
+                    who = "upstream is said to have it, but" if test.function in green else "the guard"
+                    reasons.append(f"stock: {who} {_not_green(test)}")
             for function in fix.proof.stock.keys() - {test.function for test in tests}:
                 reasons.append(f"stock: {function} is declared, but there is no such test")
         else:

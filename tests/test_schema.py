@@ -64,6 +64,35 @@ GOOD: dict[str, dict[str, Any]] = {
 }
 
 
+HAS = {"url": "https://example.org/pull/1", "reason": "it counts rows", "anchor": "count"}
+BAD_HAS: dict[str, Any] = {
+    "as a list": ["demo-dist@v2.0.0"],
+    "without a release": {"demo-dist": HAS},
+    "without a reason": {"demo-dist@v2.0.0": {"anchor": "count"}},
+    "without an anchor": {"demo-dist@v2.0.0": {"reason": "it counts rows"}},
+    "over http": {"demo-dist@v2.0.0": {**HAS, "url": "http://example.org"}},
+    "with an unknown key": {"demo-dist@v2.0.0": {**HAS, "tests": []}},
+    "with no test's name": {"demo-dist@v2.0.0": {**HAS, "green": ["rows"]}},
+    "with a test twice": {"demo-dist@v2.0.0": {**HAS, "green": ["test_rows", "test_rows"]}},
+}
+
+
+def upstream_has_a_part(document: dict[str, Any]) -> None:
+    """One of two tests is green on the release of the profile."""
+    document["proof"]["stock"]["test_more"] = "more"
+    document["upstream-has"] = {"demo-dist@v1.0.0": {**HAS, "green": ["test_rows"]}}
+
+
+def archive(commit: str) -> Callable[[dict[str, Any]], None]:
+    """A release whose archive is pinned, with this commit."""
+
+    def change(document: dict[str, Any]) -> None:
+        document["commit"] = commit
+        document["sdist"] = {"filename": "demo-1.0.0.tar.gz", "sha256": "d" * 64}
+
+    return change
+
+
 def put(*path: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
     """Set the value at a path of keys and indices."""
 
@@ -186,6 +215,7 @@ BAD: dict[str, list[tuple[str, Callable[[dict[str, Any]], None]]]] = {
         ("upstream form ends in an empty line", put(*EDITS, 1, "upstream-form", value="rows = 2\n\n")),
         ("empty upstream form", put(*EDITS, 1, "upstream-form", value="")),
         ("expression is a number", put("proof", "stock", value={"test_rows": 3})),
+        *((f"upstream-has {name}", put("upstream-has", value=value)) for name, value in BAD_HAS.items()),
     ],
     "anchors": [
         *((f"no {key}", drop(key)) for key in GOOD["anchors"]),
@@ -197,6 +227,8 @@ BAD: dict[str, list[tuple[str, Callable[[dict[str, Any]], None]]]] = {
         ("version is a number", put("version", value=1.0)),
         ("package with a dash", put("package", value="demo-dist")),
         ("short commit", put("commit", value="abc1234")),
+        ("abbreviated commit without an archive", put("commit", value="abcdef012")),
+        ("an archive and a commit that is too short", archive("abcdef01")),
         ("commit with capitals", put("commit", value="A" * 40)),
         ("also-commits is a string", put("also-commits", value="a" * 40)),
         ("also-commits short", put("also-commits", value=["abc"])),
@@ -253,12 +285,14 @@ ALSO_GOOD: dict[str, list[tuple[str, Callable[[dict[str, Any]], None]]]] = {
         ("history of one release", put("history", value=[{**PAST, "edits": {"demo-dist@v1.0.0": [OLD_CALL]}}])),
         ("an upstream form", put(*EDITS, 1, "upstream-form", value="if rows:\n    count = 2\n")),
         ("requires nothing", put("requires", value=[])),
+        ("upstream-has a part", upstream_has_a_part),
     ],
     "anchors": [
         ("a second file without anchors", put("files", "demo/other.py", value={"sha256": "c" * 64})),
         ("other commits", put("also-commits", value=["c" * 40])),
         ("git", put("git", value="https://example.org/demo")),
         ("sdist", put("sdist", value={"filename": "demo-1.0.0.tar.gz", "sha256": "d" * 64})),
+        ("an archive and an abbreviated commit", archive("abcdef012")),
         ("anchor without scope", drop(*FILE, "anchors", "count", "within")),
         ("a module's end", put(*FILE, "anchors", "end", value={})),
     ],

@@ -1,7 +1,7 @@
 """Pin offloaded weights without rounding: let the view allocate, which takes exactly the bytes and gives them back.
 
-PyTorch's caching host allocator, behind ``pin_memory()``, rounds each block up to a power of two and keeps freed blocks.
-Experts of 4.5 GiB then take 8.  On CUDA and ROCm the view of a tensor that is not pinned allocates pinned memory
+PyTorch's caching host allocator, behind ``pin_memory()``, rounds each block up to a power of two and keeps freed ones:
+experts of 4.5 GiB take 8.  On CUDA and ROCm the view of a tensor that is not pinned allocates pinned memory
 itself, with cudaHostAlloc and the tensor's own size, copies, and frees it with cudaFreeHost when the view dies.
 """
 

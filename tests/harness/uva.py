@@ -12,8 +12,8 @@ exact    what vLLM's ``get_cuda_view_from_cpu_tensor`` allocates for a tensor th
          given back with the view
 ======== ===========================================================================================================
 
-The view of a tensor in host memory is on "cuda" and takes no HBM.  Modelled on torch 2.13's CachingHostAllocator and
-vLLM's csrc/libtorch_stable/cuda_view.cu (0.30.0 to 0.33.0), not on a driver.
+The view of a tensor in host memory is on "cuda" and takes no HBM; it keeps the pinned tensor that it was made of.
+Modelled on torch 2.13's CachingHostAllocator and vLLM's cuda_view.cu (0.30.0 to 0.33.0), not on a driver.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 GIB = 1 << 30
-VIEW = "get_cuda_view_from_cpu_tensor"
 OPERATORS = torch.library.Library("_C", "FRAGMENT")
-if not hasattr(torch.ops._C, VIEW):
-    OPERATORS.define(f"{VIEW}(Tensor cpu_tensor) -> Tensor")
+VIEWS = ("get_cuda_view_from_cpu_tensor", "get_xpu_view_from_cpu_tensor")
+for each_view in VIEWS:
+    if not hasattr(torch.ops._C, each_view):
+        OPERATORS.define(f"{each_view}(Tensor cpu_tensor) -> Tensor")
 aten = torch.ops.aten
 
 
@@ -84,7 +85,8 @@ class Machine(TorchDispatchMode):
         return self._taken["pinned"] + self._taken["kept"]
 
     @property
-    def host(self) -> int:
+    def reserved(self) -> int:
+        """All of the host's memory that the system does not have."""
         self._sweep()
         return sum(self._taken.values()) - self._taken["hbm"]
 
@@ -131,7 +133,7 @@ class Machine(TorchDispatchMode):
         kwargs = dict(kwargs or {})
         if func is aten.is_pinned.default:
             return self._books[key(args[0])].place == "pinned"
-        if func is getattr(torch.ops._C, VIEW).default:
+        if any(func is getattr(torch.ops._C, name).default for name in VIEWS):
             return self._view(args[0])
         pins = kwargs.pop("pin_memory", False) or func is aten._pin_memory.default
         if func is aten._pin_memory.default:
@@ -206,16 +208,16 @@ class _Bindings(TorchFunctionMode):
 
 
 @contextmanager
-def gpu() -> Iterator[None]:
-    """vLLM's platform answers as on a CUDA machine whose memory is its own, with pinned memory to be had."""
+def gpu(kind: str = "cuda") -> Iterator[None]:
+    """vLLM's platform answers as on a machine with a GPU ("cuda" or "xpu"), and with pinned memory to be had."""
     from vllm.platforms import current_platform
     from vllm.platforms.interface import PlatformEnum
     from vllm.utils import platform_utils
 
     caches = (platform_utils.is_pin_memory_available, platform_utils.is_uva_available)
     answers = {
-        "_enum": PlatformEnum.CUDA,
-        "device_type": "cuda",
+        "_enum": {"cuda": PlatformEnum.CUDA, "xpu": PlatformEnum.XPU}[kind],
+        "device_type": kind,
         "is_pin_memory_available": lambda *_: True,
         "is_integrated_gpu": lambda *_: False,
     }
@@ -230,9 +232,9 @@ def gpu() -> Iterator[None]:
 
 
 @contextmanager
-def machine() -> Iterator[Machine]:
-    """Everything inside runs on fake tensors, on a GPU, with books kept."""
+def machine(kind: str = "cuda") -> Iterator[Machine]:
+    """Everything inside runs on fake tensors, on a GPU, with books kept; its tensors say "cuda" whatever the kind."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    with gpu(), FakeTensorMode(), Machine() as books, _Bindings():
+    with gpu(kind), FakeTensorMode(), Machine() as books, _Bindings():
         yield books
