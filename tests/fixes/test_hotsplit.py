@@ -279,6 +279,7 @@ def test_banks_are_a_partition(lab: marlin.Lab, tmp_path: Path, monkeypatch: pyt
                 assert torch.equal(was[chosen].view(torch.uint8), now.view(torch.uint8))
             stock = experts.quant_method.moe_quant_config
             assert config.gemm1_clamp_limit == stock.gemm1_clamp_limit
+            assert stock.w1_scale.numel() == stock.w2_scale.numel() == 0  # nothing keeps the old scales alive
         assert not lab.host.holds(hot.w13)
         assert not lab.host.holds(hot.w2)
         assert lab.host.holds(cold.w13)
