@@ -27,7 +27,7 @@ import torch
 GIB = 1 << 30
 LAYERS = (1, 2, 3, 4)
 BUDGET = 24  # experts of 64
-BOUND = 4e-3  # relative, per layer: 0.28 % with 126 of 384 experts hot, 8 per token, and the spread of a small layer
+BOUND = 2.8e-3  # relative, per layer: of 384 experts 126 hot, 8 per token; here 2.6e-3 at worst, half and half
 
 
 @pytest.fixture(scope="module")
