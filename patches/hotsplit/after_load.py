@@ -1,0 +1,3 @@
+from vllm._fixpack import hotsplit
+
+hotsplit.after_load(model, model_config)
