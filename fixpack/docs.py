@@ -102,7 +102,7 @@ def fix_page(registry: Registry, fix: Fix) -> str:
         ("Symptom", prose(fix.symptom, link)),
         ("Cause", prose(fix.cause, link)),
         ("Limits", prose(fix.limits, link) if fix.limits else "None are known."),
-        ("Requires", ", ".join(link.to(name) for name in fix.requires) or "Nothing."),
+        ("Requires", _requires(fix, link)),
         ("Upstream", _upstream(fix, link)),
     )
     for title, text in sections:
@@ -113,6 +113,13 @@ def fix_page(registry: Registry, fix: Fix) -> str:
         parts += ["## Older revisions", "\n".join(f"- r{each.number}: {prose(each.reason)}" for each in fix.history)]
     parts.append(f"Source: [fixes/{fix.id}.yaml](../../fixes/{fix.id}.yaml). All fixes: [README.md](README.md).")
     return "\n\n".join(parts) + "\n"
+
+
+def _requires(fix: Fix, link: Linker) -> str:
+    told = [", ".join(link.to(name) for name in fix.requires)] if fix.requires else []
+    for distribution, others in fix.requires_with.items():
+        told.append(f"where {distribution} is pinned: {', '.join(link.to(name) for name in others)}")
+    return "; ".join(told) or "Nothing."
 
 
 def _carried(registry: Registry, fix: Fix) -> str:
@@ -233,13 +240,13 @@ def profile_page(registry: Registry, profile: Profile) -> str:
         "## Releases",
         table(["distribution", "release", "commit", "source"], [_release_row(each) for each in releases]),
         "## Fixes",
-        _fix_table(registry, profile.fixes),
+        _fix_table(registry, profile, profile.fixes),
     ]
     if profile.opt_in:
         parts += [
             "## Opt-in",
             "Off unless named behind the profile.",
-            _fix_table(registry, profile.opt_in),
+            _fix_table(registry, profile, profile.opt_in),
         ]
     parts += [
         "## Pinned files",
@@ -270,10 +277,10 @@ def _release_row(release: Release) -> list[str]:
     return [release.distribution, f"{release.name} ({release.version})", ", ".join(commits), "; ".join(source)]
 
 
-def _fix_table(registry: Registry, names: Sequence[str]) -> str:
+def _fix_table(registry: Registry, profile: Profile, names: Sequence[str]) -> str:
     fixes = [registry.fixes[name] for name in names]
     rows = [
-        [f"[{fix.id}](../fixes/{fix.id}.md)", f"r{fix.revision}", prose(fix.title), ", ".join(fix.requires)]
+        [f"[{fix.id}](../fixes/{fix.id}.md)", f"r{fix.revision}", prose(fix.title), ", ".join(fix.required(profile.releases))]
         for fix in fixes
     ]
     return table(["fix", "revision", "what it does", "requires"], rows)

@@ -85,7 +85,7 @@ class ProfileResult(NamedTuple):
 def plan(registry: Registry, profile: Profile, selected: Sequence[str]) -> tuple[Run, ...]:
     """The runs that prove ``selected``: stock, each alone, the defaults, each opt-in and each pair on top of them."""
     runs = [Run(STOCK, (), tuple(selected))]
-    runs += [Run(f"alone:{fix}", closure(registry, (fix,)), (fix,)) for fix in selected]
+    runs += [Run(f"alone:{fix}", closure(registry, (fix,), profile.releases), (fix,)) for fix in selected]
     combinations: list[tuple[str, ...]] = [()]
     if not profile.experimental:  # an experimental one is proven without opt-in fixes, and with all of them
         combinations += [(fix,) for fix in profile.opt_in]
@@ -93,7 +93,7 @@ def plan(registry: Registry, profile: Profile, selected: Sequence[str]) -> tuple
     if profile.opt_in and profile.opt_in not in combinations:
         combinations.append(profile.opt_in)
     for extra in combinations:
-        applied = closure(registry, (*profile.fixes, *extra))
+        applied = closure(registry, (*profile.fixes, *extra), profile.releases)
         proofs = tuple(fix for fix in selected if fix in applied)
         if proofs and (not extra or set(extra) & set(selected)):
             runs.append(Run("+".join((ALL, *extra)), applied, proofs))

@@ -377,9 +377,21 @@ def _load_fix(root: str, name: str, problems: list[Problem]) -> Fix | None:
         proof,
         path,
         _load_history(top, revision),
+        _load_requires_with(top),
     )
     top.done()
     return fix if len(problems) == before else None
+
+
+def _load_requires_with(top: Reader) -> dict[str, tuple[str, ...]]:
+    reader = top.sub("requires-with", required=False)
+    found: dict[str, tuple[str, ...]] = {}
+    for distribution, item in reader.pairs(NAME) if reader else ():
+        if reader:
+            found[distribution] = reader.texts(distribution, required=True, pattern=NAME)
+            if item.data == []:
+                reader.bad(f"{distribution!r} must name at least one fix", item.line)
+    return found
 
 
 def _not_an_expression(text: str) -> str:

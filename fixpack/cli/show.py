@@ -67,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
         "upstream": fix.upstream._asdict(),
         "retires_when": fix.retires_when,
         "requires": list(fix.requires),
+        "requires_with": {name: list(others) for name, others in fix.requires_with.items()},
         "profiles": profiles,
         "proof": fix.proof.test,
         "edits": edits,
@@ -92,7 +93,8 @@ def as_text(fix: dict[str, Any]) -> str:
     upstream = fix["upstream"]
     lines += ["", f"origin: {origin}", f"upstream: {upstream['status']} {upstream['url']}".rstrip()]
     lines += _wrapped(upstream["reason"]) if upstream["reason"] else []
-    lines.append(f"requires: {', '.join(fix['requires']) or 'nothing'}")
+    required = [*fix["requires"], *(f"with {dist}: {', '.join(each)}" for dist, each in fix["requires_with"].items())]
+    lines.append(f"requires: {', '.join(required) or 'nothing'}")
     lines.append("profiles: " + ", ".join(f"{name} ({kind})" for name, kind in fix["profiles"].items()))
     lines.append(f"proof: {fix['proof']}")
     lines += [f"revision {each['revision']}: {each['reason']}" for each in fix["history"]]
