@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fixpack.errors import Problem, RegistryError
 from fixpack.markdown import Linker, prose, table
 from fixpack.model import Registry
-from fixpack.registry import NAME, read_registry_file, unknown
+from fixpack.registry import NAME, RELEASE, read_registry_file, unknown
 from fixpack.strictyaml import Reader, Value, parse
 from fixpack.text import plural
 
@@ -26,6 +26,13 @@ class Model(NamedTuple):
     required: tuple[str, ...]  # what the named source demands; empty if there is none
     required_by: str
     notes: tuple[str, ...]
+    profiles: tuple[str, ...]  # the profiles that serve it; empty: those for which every-model was written
+
+    def has(self, registry: Registry, fix: str) -> bool:
+        """Whether a fix that matters for every model can be among this model's."""
+        return not self.profiles or any(
+            fix in (*registry.profiles[name].fixes, *registry.profiles[name].opt_in) for name in self.profiles
+        )
 
 
 class Guide(NamedTuple):
@@ -89,7 +96,12 @@ def _model(item: Value, registry: Registry, every: Mapping[str, str], problems: 
     for fix in opt_in.keys() & registry.fixes.keys():
         if not _only_opt_in(registry, fix):
             reader.bad(f"{fix} is on by default in a profile: name it below fixes", reader.line_of("opt-in"))
-    model = Model(name, reader.text("about"), fixes, opt_in, required, by, reader.texts("notes"))
+    profiles = reader.texts("profiles", pattern=RELEASE)
+    for each in profiles:
+        if each not in registry.profiles:
+            missing = unknown("profile", each, registry.profiles)
+            problems.append(missing._replace(file=PATH, line=reader.line_of("profiles")))
+    model = Model(name, reader.text("about"), fixes, opt_in, required, by, reader.texts("notes"), profiles)
     reader.done()
     return model
 
@@ -126,20 +138,24 @@ def models_page(registry: Registry, guide: Guide) -> str:
         table(
             ["fix", *(model.name for model in guide.models)],
             [
-                *([link.to(name), *("yes" for _ in guide.models)] for name in guide.every),
+                *(
+                    [link.to(name), *("yes" if model.has(registry, name) else "-" for model in guide.models)]
+                    for name in guide.every
+                ),
                 *([link.to(name), *(_mark(model, name) for model in guide.models)] for name in own),
             ],
         ),
         '"yes": on by default, and it matters for this model; "opt-in": it matters, and has to be named behind the '
-        'profile; "-": the model does not reach the place. The default fixes all go in, whatever the model.',
+        'profile; "-": the model does not reach the place, or its profile has no such fix. The default fixes all go in, whatever the model.',
         "## Every model",
         _table("when it matters", guide.every, {}, link),
     ]
     for model in guide.models:
         parts += [f"## {model.name}", prose(model.about, link)]
-        others = f"the {plural(len(guide.every), 'fix')} for every model"
+        count = sum(model.has(registry, name) for name in guide.every)
+        others = f"the {plural(count, 'fix')} for every model"
         if model.fixes or model.opt_in:
-            parts += [f"Beside {others}:", _table("why it matters here", model.fixes, model.opt_in, link)]
+            parts += [f"Beside {others}:" if count else "Of the fixes:", _table("why it matters here", model.fixes, model.opt_in, link)]
         else:
             parts.append(f"Nothing beside {others}.")
         if model.required:

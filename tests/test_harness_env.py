@@ -44,12 +44,22 @@ def test_only_what_a_proof_needs(tmp_path: Path, trees: tuple[Path, Path], monke
     made = env.proof_env(*trees, tmp_path / "cache", stub_device="gaudi2")
     assert "from outside" not in made.values()
     assert made["KEPT"] == "yes"
-    path = [HARNESS, HARNESS / "stubs", *trees]
+    path = [HARNESS, HARNESS / "stubs", HARNESS / "stubs-common", *trees]
     assert made["PYTHONPATH"].split(os.pathsep) == [str(folder) for folder in path]
     assert made["VLLM_PLUGINS"] == "hpu,02.hpu_custom_ops"
     assert made["VLLM_CACHE_ROOT"] == str(tmp_path / "cache/vllm/0.26.0")
     assert made["HPU_STUB_DEVICE"] == "gaudi2"
     assert made["FIXPACK_PROOF"] == "1"
+
+
+def test_vllm_alone(tmp_path: Path, trees: tuple[Path, Path]) -> None:
+    """Nothing of Gaudi: no compiler is asked for, and no plugin can choose the platform."""
+    made = env.proof_env("", trees[1], tmp_path / "cache")
+    path = [HARNESS, HARNESS / "stubs-common", trees[1]]
+    assert made["PYTHONPATH"].split(os.pathsep) == [str(folder) for folder in path]
+    assert made["VLLM_PLUGINS"] == ""
+    assert not [name for name in made if "HPU" in name]
+    assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.usefixtures("built")

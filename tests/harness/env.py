@@ -85,38 +85,43 @@ def proof_env(
 ) -> dict[str, str]:
     """The environment for one interpreter that runs upstream's real code on the stand-ins.
 
-    In: the folders that hold ``vllm_gaudi/`` and ``vllm/``, a cache folder (compiled device, bytecode, model weights,
-    vLLM's own cache), and which Gaudi the code shall believe in ("gaudi2", "gaudi3", "cpu").
+    In: the folders that hold ``vllm_gaudi/`` ("" for vLLM alone) and ``vllm/``, a cache folder (compiled device,
+    bytecode, model weights, vLLM's own cache), and which Gaudi the code shall believe in ("gaudi2", "gaudi3", "cpu").
     Out: a whole environment, for ``subprocess.run(env=...)``.  Raises HarnessError.
     """
     cache = Path(cache).resolve()
-    for tree, package in ((gaudi_tree, "vllm_gaudi"), (vllm_tree, "vllm")):
-        if not (Path(tree) / package / "__init__.py").is_file():
+    trees = [(Path(tree), package) for tree, package in ((gaudi_tree, "vllm_gaudi"), (vllm_tree, "vllm")) if str(tree)]
+    for tree, package in trees:
+        if not (tree / package / "__init__.py").is_file():
             raise HarnessError(f"{tree}: no {package}/ in it")
     env = {name: value for name, value in os.environ.items() if not SEALED.match(name)}
-    path = [HERE, HERE / "stubs", Path(gaudi_tree).resolve(), Path(vllm_tree).resolve()]
+    path = [HERE, *([HERE / "stubs"] if gaudi_tree else []), HERE / "stubs-common", *(tree.resolve() for tree, _ in trees)]
     env.update(
         PYTHONPATH=os.pathsep.join(dict.fromkeys(map(str, path))),
         PYTHONPYCACHEPREFIX=str(cache / "pycache"),
         PYTHONNOUSERSITE="1",
         FIXPACK_PROOF="1",
         FIXPACK_HARNESS_CACHE=str(cache / "harness"),
-        HPU_STUB_DEVICE_SO=str(build_device(cache)),
-        HPU_STUB_DEVICE=stub_device,
-        PT_HPU_LAZY_MODE="1",
         HF_HUB_OFFLINE="1",
         TRANSFORMERS_OFFLINE="1",
         OMP_NUM_THREADS="1",  # the tensors are tiny: two threads wait for each other, 3 times slower beside other work
         GLOO_SOCKET_IFNAME="lo",
         VLLM_HOST_IP="127.0.0.1",
-        VLLM_USE_FAKE_HPU="0",
-        VLLM_SKIP_WARMUP="true",
-        VLLM_CONTIGUOUS_PA="false",  # prefix caching, vllm-gaudi's default, wants it off
         VLLM_ENABLE_V1_MULTIPROCESSING="0",  # the engine in this process, so that a test can reach inside
         VLLM_NO_USAGE_STATS="1",
         VLLM_DO_NOT_TRACK="1",
         VLLM_LOGGING_LEVEL="WARNING",
-        VLLM_PLUGINS=plugins(gaudi_tree),
+        VLLM_PLUGINS="",  # none: what else is installed beside must not choose the platform
         VLLM_CACHE_ROOT=str(cache / "vllm" / vllm_version(vllm_tree)),  # what vLLM learns of a model class: 8 s each
     )
+    if gaudi_tree:
+        env.update(
+            HPU_STUB_DEVICE_SO=str(build_device(cache)),
+            HPU_STUB_DEVICE=stub_device,
+            PT_HPU_LAZY_MODE="1",
+            VLLM_USE_FAKE_HPU="0",
+            VLLM_SKIP_WARMUP="true",
+            VLLM_CONTIGUOUS_PA="false",  # prefix caching, vllm-gaudi's default, wants it off
+            VLLM_PLUGINS=plugins(gaudi_tree),
+        )
     return env
