@@ -280,7 +280,12 @@ def _release_row(release: Release) -> list[str]:
 def _fix_table(registry: Registry, profile: Profile, names: Sequence[str]) -> str:
     fixes = [registry.fixes[name] for name in names]
     rows = [
-        [f"[{fix.id}](../fixes/{fix.id}.md)", f"r{fix.revision}", prose(fix.title), ", ".join(fix.required(profile.releases))]
+        [
+            f"[{fix.id}](../fixes/{fix.id}.md)",
+            f"r{fix.revision}",
+            prose(fix.title),
+            ", ".join(fix.required(profile.releases)),
+        ]
         for fix in fixes
     ]
     return table(["fix", "revision", "what it does", "requires"], rows)

@@ -6,7 +6,8 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 #: Edit operations.  ``add-file`` names a path, all others name an anchor.
@@ -143,7 +144,7 @@ class Fix(NamedTuple):
     proof: Proof
     where: str
     history: tuple[Revision, ...] = ()  # older revisions that may be in the field
-    requires_with: dict[str, tuple[str, ...]] = {}  # distribution -> only where it is pinned as well; never changed
+    requires_with: Mapping[str, tuple[str, ...]] = MappingProxyType({})  # distribution -> only where it is pinned
 
     def required(self, pinned: Collection[str]) -> tuple[str, ...]:
         """The fixes without which this one is wrong where these distributions are pinned."""

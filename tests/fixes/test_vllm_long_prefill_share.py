@@ -1,0 +1,2 @@
+def test_others_keep_half():
+    assert False
