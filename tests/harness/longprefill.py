@@ -15,12 +15,13 @@ one.  Nothing sleeps, and a run is the same every time.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from queue import Queue
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ import pytest
 
 BLOCK = 128
 LONG = 65536  # the default of VLLM_LONG_PREFILL_MIN_TOKENS
+AS_IT_IS = "as it is"  # a share that leaves the environment alone
 
 
 class Costs(NamedTuple):
@@ -182,6 +184,16 @@ def kv_cache(blocks: int) -> Any:
     return KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)])
 
 
+@functools.cache  # the hash of no block is drawn at random
+def block_hasher() -> Any:
+    """What makes the hashes of the prefix cache."""
+    from vllm.utils.hashing import sha256
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+
+    init_none_hash(sha256)
+    return get_request_block_hasher(BLOCK, sha256)
+
+
 @contextmanager
 def environment(**values: object) -> Iterator[None]:
     """The share's variables as given, by what follows ``VLLM_LONG_PREFILL_``; all others of them unset."""
@@ -198,7 +210,7 @@ class Engine:
 
     def __init__(
         self,
-        share: float | None = None,
+        share: float | str | None = None,
         exact: bool = False,
         asynchronous: bool = True,
         costs: Costs | None = None,
@@ -219,7 +231,7 @@ class Engine:
         self.device = Device(self.clock, self.costs, seed, options.get("drafts", 0))
         vllm = config(asynchronous, **options)
         vllm.cache_config.num_gpu_blocks = blocks
-        with environment(**values):
+        with nullcontext() if share == AS_IT_IS else environment(**values):
             self.scheduler: Any = (AsyncScheduler if asynchronous else Scheduler)(
                 vllm_config=vllm,
                 kv_cache_config=kv_cache(blocks),
@@ -268,7 +280,7 @@ class Engine:
         from vllm.v1.request import Request
 
         ids = prompt if isinstance(prompt, list) else [(len(self.arrivals) * 37 + i) % 499 for i in range(prompt)]
-        hasher = self._hasher() if self.caching else None
+        hasher = block_hasher() if self.caching else None
         made = Request(
             request_id=name,
             prompt_token_ids=ids,
@@ -280,13 +292,6 @@ class Engine:
         )
         self.arrivals[name], self.prompts[name], self.tokens[name] = at, len(ids), []
         self.at(at, lambda: self.scheduler.add_request(made))
-
-    def _hasher(self) -> Any:
-        from vllm.utils.hashing import sha256
-        from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-
-        init_none_hash(sha256)
-        return get_request_block_hasher(BLOCK, sha256)
 
     def abort(self, name: str, at: float) -> None:
         """The client of a request goes away."""
