@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from fixpack import receipt
 from fixpack.bytecode import unchecked
-from fixpack.commit import PREFIX
 from fixpack.journal import pending
 from fixpack.lock import Lock, stale
+from fixpack.steps import PREFIX
 from fixpack.survey import Survey
 from fixpack.target import Located, Target, read_file
 

@@ -7,10 +7,10 @@ import stat
 from collections.abc import Mapping, Sequence
 
 from fixpack import receipt
-from fixpack.commit import Change
 from fixpack.errors import MismatchError, Problem
 from fixpack.lock import Lock
 from fixpack.record import edited, row
+from fixpack.steps import Change
 from fixpack.target import Located, Target, read_file, resolve
 
 

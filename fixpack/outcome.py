@@ -63,6 +63,7 @@ class Outcome(NamedTuple):
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()  # files that another layer changed outside of every fixed scope
+    records: tuple[str, ...] = ()  # receipts and RECORDs that this run wrote (or would)
 
     @property
     def exit_code(self) -> int:
@@ -82,6 +83,9 @@ def as_text(outcome: Outcome) -> str:
         note = "" if fix.asked else "  (in place, not asked for)"
         lines.append(f"  {LETTERS.get(fix.state, ' ')} {fix.id:<{width}}  r{fix.revision}  {fix.title}{note}")
     lines += [f"  # another layer changed {file}, outside of every fixed scope" for file in outcome.foreign]
+    if outcome.records:
+        tense = "written" if outcome.action == "applied" else "to be written"
+        lines += [f"  record {tense}: {path}" for path in outcome.records]
     done = sum(file.changed for file in outcome.files)
     fixes = plural(len(outcome.fixes), "fix")
     files = plural(len(outcome.files), "file")
@@ -114,6 +118,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "problems": problems_json(outcome.problems),
         "notes": list(outcome.notes),
         "foreign": list(outcome.foreign),
+        "records": list(outcome.records),
     }
 
 

@@ -13,11 +13,12 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from fixpack.compose import touched
 from fixpack.crosscheck import closure
 from fixpack.errors import FixpackError, Problem, SourceError
 from fixpack.model import Fix, Profile, Registry, Release
@@ -83,7 +84,11 @@ class ProfileResult(NamedTuple):
 
 
 def plan(registry: Registry, profile: Profile, selected: Sequence[str]) -> tuple[Run, ...]:
-    """The runs that prove ``selected``: stock, each alone, the defaults, each opt-in and each pair on top of them."""
+    """The runs that prove ``selected``: stock, each alone, the defaults, each opt-in and each pair on top of them, all.
+
+    With the defaults and with everything, each proof runs.  With one opt-in fix, those of itself, of what it requires
+    and of every fix that edits one of its files; with a pair, those of the pair: their number grows with the square.
+    """
     runs = [Run(STOCK, (), tuple(selected))]
     runs += [Run(f"alone:{fix}", closure(registry, (fix,), profile.releases), (fix,)) for fix in selected]
     combinations: list[tuple[str, ...]] = [()]
@@ -94,10 +99,23 @@ def plan(registry: Registry, profile: Profile, selected: Sequence[str]) -> tuple
         combinations.append(profile.opt_in)
     for extra in combinations:
         applied = closure(registry, (*profile.fixes, *extra), profile.releases)
-        proofs = tuple(fix for fix in selected if fix in applied)
+        near: Collection[str] = applied
+        if extra and extra != profile.opt_in:
+            near = closure(registry, extra, profile.releases) if len(extra) == 1 else extra
+        if len(extra) == 1:
+            files = _files(registry, profile, extra[0])
+            near = {*near, *(fix for fix in applied if files & _files(registry, profile, fix))}
+        proofs = tuple(fix for fix in selected if fix in applied and fix in near)
         if proofs and (not extra or set(extra) & set(selected)):
             runs.append(Run("+".join((ALL, *extra)), applied, proofs))
     return tuple(runs)
+
+
+def _files(registry: Registry, profile: Profile, fix: str) -> set[str]:
+    """The files that a fix touches in a profile's releases."""
+    return {
+        path for release in registry.profile_releases(profile) for path in touched(release, [registry.fixes[fix]])
+    }
 
 
 # -- running ----------------------------------------------------------------------------------------------------------

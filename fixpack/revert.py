@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 from fixpack import receipt
-from fixpack.commit import Change, commit
+from fixpack.claim import journal_roots, roots_of, take
+from fixpack.commit import commit
 from fixpack.compose import check_syntax, compose, scopes, strip, target_path
 from fixpack.diagnose import missing_distribution
-from fixpack.engine import journal_roots, roots_of, take
 from fixpack.errors import MismatchError, Problem, UsageError
 from fixpack.journal import pending
 from fixpack.ledger import entries
@@ -18,6 +18,7 @@ from fixpack.lock import Lock, sha256
 from fixpack.look import Seen, look_at
 from fixpack.model import Fix, Registry, Release
 from fixpack.payload import MARKER
+from fixpack.steps import Change
 from fixpack.survey import paths_of
 from fixpack.target import Target
 from fixpack.text import did_you_mean

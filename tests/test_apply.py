@@ -39,6 +39,8 @@ def test_apply_then_confirm(kit: Kit) -> None:
     where = (
         f"demo-plugin 1.0.0 in {kit.site}  [--site {kit.site}]\ndemo-core 1.0.0 in {kit.site}  [--site {kit.site}]\n"
     )
+    infos = [kit.site / f"{name}-1.0.0.dist-info" for name in ("demo_core", "demo_plugin")]
+    records = [info / name for info in infos for name in ("RECORD", "fixpack.json")]
     done = kit.command("--profile", "v1.0.0", "--site", str(kit.site))
     assert done == (
         0,
@@ -46,7 +48,8 @@ def test_apply_then_confirm(kit: Kit) -> None:
         "  + rows-counted  r1  count every row of a step\n"
         "  + order-kept    r1  keep the order of rows\n"
         "  + core-guard    r1  guard the schedule\n"
-        "bench-v1.0.0: applied: 3 fixes in 4 files; 4 files written, each read back with the expected sha256\n",
+        + "".join(f"  record written: {path}\n" for path in records)
+        + "bench-v1.0.0: applied: 3 fixes in 4 files; 4 files written, each read back with the expected sha256\n",
         "",
     )
     assert kit.text("demo_core/core.py") == FIXED_CORE
@@ -62,6 +65,19 @@ def test_apply_then_confirm(kit: Kit) -> None:
         "",
     )
     assert state(kit.site) == before
+
+
+def test_records_are_reported(kit: Kit) -> None:
+    """What a run writes, or would write, besides the fixed files."""
+    infos = [kit.site / f"{name}-1.0.0.dist-info" for name in ("demo_core", "demo_plugin")]
+    records = [str(info / name) for info in infos for name in ("RECORD", "fixpack.json")]
+    before = state(kit.site)
+    done = kit.apply("--dry-run", "--json")
+    assert (done.json["action"], done.json["records"]) == ("would-apply", records)
+    assert f"  record to be written: {records[0]}\n" in done.err
+    assert state(kit.site) == before
+    assert kit.apply("--json").json["records"] == records
+    assert kit.apply("--json").json["records"] == []
 
 
 def test_the_fixed_package_runs(kit: Kit) -> None:

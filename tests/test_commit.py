@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 
-from fixpack import commit as module
-from fixpack import durable
-from fixpack.commit import Change, WriteError, commit, locked, recover
+from fixpack import commit as commit_module
+from fixpack import disk, durable, hold, recovery, steps
+from fixpack.commit import commit
+from fixpack.hold import locked
 from fixpack.journal import JOURNAL
+from fixpack.recovery import recover
+from fixpack.steps import Change, WriteError
 
 CALLS = (
     *("open", "write", "close", "replace", "link", "unlink", "mkdir", "rmdir", "fsync", "fchmod", "fchown", "utime"),
@@ -91,9 +94,9 @@ def tree(root: Path) -> dict[str, bytes]:
 
 
 def install(monkeypatch: pytest.MonkeyPatch, faulty: FaultyOs) -> None:
-    monkeypatch.setattr(module, "os", faulty)
-    monkeypatch.setattr(durable, "os", faulty)
-    monkeypatch.setattr(module, "open", faulty.open_file, raising=False)
+    for module in (commit_module, disk, durable, hold, recovery, steps):
+        monkeypatch.setattr(module, "os", faulty)
+    monkeypatch.setattr(disk, "open", faulty.open_file, raising=False)
 
 
 def run(root: Path) -> None:
@@ -233,7 +236,7 @@ def test_a_journal_whose_file_was_changed_since_is_refused(tmp_path: Path, monke
     lay(tmp_path)
     child = os.fork()
     if child == 0:
-        monkeypatch.setattr(module, "_switch", lambda step: os.kill(os.getpid(), signal.SIGKILL))
+        monkeypatch.setattr(commit_module, "switch", lambda step: os.kill(os.getpid(), signal.SIGKILL))
         run(tmp_path)
     os.waitpid(child, 0)
     (tmp_path / "pkg/a.py").write_bytes(b"a = 'mine'\n")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from kit import APPLY_ALL, DEFAULT, Kit, state
 
-from fixpack.commit import locked
+from fixpack.hold import locked
 
 COUNT = 16
 

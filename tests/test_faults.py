@@ -28,8 +28,8 @@ import pytest
 from kit import REPO, sha
 
 from fixpack import cli, lock
+from fixpack.claim import settle
 from fixpack.cli import apply_main
-from fixpack.engine import settle
 from fixpack.target import site_target
 
 PROFILE = "gaudi2-v0.26.0"

@@ -32,11 +32,14 @@ CONFIRM = {
 
 #: What an apply imports besides: the lock's index stands in for the YAML files.
 APPLY = CONFIRM | {
+    "fixpack.claim",
     "fixpack.commit",
     "fixpack.compose",
     "fixpack.diagnose",
+    "fixpack.disk",
     "fixpack.durable",
     "fixpack.engine",
+    "fixpack.hold",
     "fixpack.index",
     "fixpack.layers",
     "fixpack.ledger",
@@ -44,7 +47,9 @@ APPLY = CONFIRM | {
     "fixpack.model",
     "fixpack.payload",
     "fixpack.receipt",
+    "fixpack.recovery",
     "fixpack.scope",
+    "fixpack.steps",
 }
 
 #: What a run that has to explain imports besides, with YAML.

@@ -381,14 +381,19 @@ def test_plan_covers_each_opt_in_alone_and_in_pairs(tmp_path: Path) -> None:
         ("alone:y", "y", "y"),
         ("alone:z", "z", "z"),
         ("all", "ab", "ab"),
-        ("all+x", "abx", "abx"),
-        ("all+y", "aby", "aby"),
-        ("all+z", "abz", "abz"),
-        ("all+x+y", "abxy", "abxy"),
-        ("all+x+z", "abxz", "abxz"),
-        ("all+y+z", "abyz", "abyz"),
+        ("all+x", "abx", "x"),
+        ("all+y", "aby", "y"),
+        ("all+z", "abz", "z"),
+        ("all+x+y", "abxy", "xy"),
+        ("all+x+z", "abxz", "xz"),
+        ("all+y+z", "abyz", "yz"),
         ("all+x+y+z", "abxyz", "abxyz"),
     ]
+    shared = (Edit("add-file", "", "demo/new.py", "new.py", "", "fixes/x.yaml:1"),)
+    near = {name: registry.fixes[name]._replace(edits={"demo-dist": shared}) for name in "bx"}
+    mixed = registry._replace(fixes={**registry.fixes, **near})
+    proofs = {run.name: "".join(run.proofs) for run in plan(mixed, profile, list("abxyz"))}
+    assert (proofs["all+x"], proofs["all+y"], proofs["all+x+y"]) == ("bx", "y", "xy")
     assert [run.name for run in plan(registry, profile, ["b"])] == ["stock", "alone:b", "all"]
     only_x = [run.name for run in plan(registry, profile, ["x"])]
     assert only_x == ["stock", "alone:x", "all+x", "all+x+y", "all+x+z", "all+x+y+z"]

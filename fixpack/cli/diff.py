@@ -22,8 +22,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the diffs; returns 0."""
+    from fixpack.claim import settle
     from fixpack.difference import differences
-    from fixpack.engine import settle
     from fixpack.errors import UsageError
     from fixpack.registry import load, unknown
 

@@ -18,7 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print or write the document; returns 0."""
-    from fixpack.engine import settle
+    from fixpack.claim import settle
     from fixpack.errors import Problem, UsageError
     from fixpack.registry import load
     from fixpack.survey import survey

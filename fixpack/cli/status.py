@@ -22,8 +22,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the states; returns 0 if all are sound."""
+    from fixpack.claim import settle
     from fixpack.confirm import places
-    from fixpack.engine import settle
     from fixpack.registry import load
     from fixpack.survey import survey
 

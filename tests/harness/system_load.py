@@ -106,22 +106,17 @@ def allowed(grammar: int, place: int) -> list[int]:
     return list(range(3 + (grammar * 31 + place * 7) % 17, VOCAB - 9, 17))
 
 
-def foreseeable(work: Load, ask: Ask, asynchronous: bool) -> bool:
+def foreseeable(ask: Ask, asynchronous: bool) -> bool:
     """Whether the request's tokens follow from its own prompt and parameters, with every fix applied.
 
-    Not those drawn at random without a seed, and not where upstream's documented limits are met:
-
-    * penalties with asynchronous scheduling: the worker does not know on the host what it sampled last, and penalties
-      are computed from what it knows;
-    * a seed with asynchronous scheduling, or beside structured output: a chunk of a prompt is sampled too there, and
-      thrown away, but has used the generator.
+    Not those drawn at random without a seed, and not where upstream's documented limit is met, penalties with
+    asynchronous scheduling: the worker does not know on the host what it sampled last, and penalties are computed from
+    what it knows.
 
     Bad words of several tokens, which never match with asynchronous scheduling, are not drawn at all.
     """
     params = ask.params
-    if "seed" in params:
-        return not asynchronous and not any(one.grammar for one in work.asks)
-    if params.get("temperature", 0.0) and params.get("top_k") != 1:
+    if params.get("temperature", 0.0) and params.get("top_k") != 1 and "seed" not in params:
         return False
     return not (asynchronous and any(name.endswith("_penalty") for name in params))
 

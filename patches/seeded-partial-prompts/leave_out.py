@@ -1,0 +1,2 @@
+from vllm_gaudi._fixpack.seeded_prompts import leave_out_unfinished
+leave_out_unfinished(self, sampling_metadata.generators)
