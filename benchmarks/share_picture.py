@@ -92,7 +92,8 @@ def panel(top: float, title: str, marks: Iterable[float], most: float) -> list[s
 
 def line(points: list[tuple[float, float]], top: float, most: float, colour: str) -> str:
     """One curve."""
-    path = " ".join(f"{LEFT + WIDE * x / UNTIL:.1f},{top + HIGH - HIGH * y / most:.1f}" for x, y in points if x <= UNTIL)
+    shown = [(LEFT + WIDE * x / UNTIL, top + HIGH - HIGH * y / most) for x, y in points if x <= UNTIL]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in shown)
     return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
 
 

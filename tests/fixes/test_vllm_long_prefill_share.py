@@ -101,7 +101,8 @@ def test_cached_beginning(asynchronous: bool) -> None:
     engine.add("D", 1000, 500_000, at=engine.clock.now)
     engine.add("L", whole, 4, at=engine.clock.now + 1)
     engine.run(until=lambda: bool(engine.tokens["L"]))
-    assert sum(step.tokens.get("L", 0) for step in engine.window("L")) < PROMPT / 9, "not the scenario: a cached beginning"
+    computed = sum(step.tokens.get("L", 0) for step in engine.window("L"))
+    assert computed < PROMPT / 9, "not the scenario: a cached beginning"
     check_kept(engine, 0.45, 0.55)
 
 
@@ -309,14 +310,12 @@ def validate(hard_fail: bool) -> None:
 @pytest.mark.parametrize(("name", "value"), BAD)
 @pytest.mark.parametrize("where", ["front end", "scheduler"])
 def test_bad_values(where: str, name: str, value: str) -> None:
+    start = {"front end": lambda: validate(hard_fail=False), "scheduler": lambda: Engine(longprefill.AS_IT_IS)}[where]
     with (
         longprefill.environment(**{name: value}),
         pytest.raises(ValueError, match=f"VLLM_LONG_PREFILL_{name} is '{value}', but must be"),
     ):
-        if where == "scheduler":
-            Engine("as it is")
-        else:
-            validate(hard_fail=False)
+        start()
 
 
 def test_known_variables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -541,7 +540,8 @@ if importlib.util.find_spec("vllm_gaudi"):
         draw = random.Random(seed)
         found = [(0, "D0", draw.randint(5, 90), 60)]
         found += [(2, f"L{index}", draw.randint(250, 420), draw.randint(2, 20)) for index in range(4)]
-        found += [(draw.randint(3, 9), f"D{1 + index}", draw.randint(5, 90), draw.randint(10, 40)) for index in range(3)]
+        for index in range(3):
+            found.append((draw.randint(3, 9), f"D{1 + index}", draw.randint(5, 90), draw.randint(10, 40)))
         return sorted(found)
 
     def drive(session: oracle.Session, waiting: list[tuple[int, str, int, int]], pace: Pace) -> None:

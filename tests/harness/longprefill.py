@@ -1,7 +1,7 @@
 """vLLM's real schedulers and engine loops on a device that takes virtual time: what a long prompt does to the others.
 
 ``Engine`` is an EngineCore without workers: its own ``step`` (synchronous scheduling) or ``step_with_batch_queue``
-(asynchronous, two steps in flight), a real Scheduler or AsyncScheduler with real KV cache management, and real requests.
+(asynchronous, two steps in flight), a real Scheduler or AsyncScheduler with real KV cache management, real requests.
 The executor is a first-in-first-out device that gives tokens and takes as long as ``Costs`` says; its clock is the only
 one.  Nothing sleeps, and a run is the same every time.
 
@@ -132,7 +132,7 @@ class Device:
 
 
 def config(asynchronous: bool, **options: Any) -> Any:
-    """A VllmConfig of a tiny model with a context of a million tokens; `options` are SchedulerConfig's, and a few more."""
+    """A VllmConfig of a tiny model with a context of a million tokens; `options` are SchedulerConfig's and a few more."""
     import torch
     from vllm.config import (
         CacheConfig,
@@ -316,7 +316,8 @@ class Engine:
                     self.tokens[one.request_id] += [self.clock.now] * len(one.new_token_ids)
                     if one.finish_reason is not None:
                         self.ended[one.request_id] = self.clock.now
-        raise AssertionError(f"not done after {limit} steps, at {self.clock.now:.1f} s: {list(self.scheduler.requests)}")
+        left = list(self.scheduler.requests)
+        raise AssertionError(f"not done after {limit} steps, at {self.clock.now:.1f} s: {left}")
 
     # -- what happened ------------------------------------------------------------------------------------------------
 
