@@ -1,4 +1,4 @@
-"""Requirements that hold only where a profile pins a distribution: in the lock, at apply, in diff, revert and proofs."""
+"""Requirements that hold only where a profile pins a distribution: lock, apply, diff, revert and proofs."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class Device:
 
 
 def config(asynchronous: bool, **options: Any) -> Any:
-    """A VllmConfig of a tiny model with a context of a million tokens; `options` are SchedulerConfig's and a few more."""
+    """A VllmConfig of a tiny model with a context of a million tokens; most `options` are for SchedulerConfig."""
     import torch
     from vllm.config import (
         CacheConfig,
