@@ -4,8 +4,8 @@
     python benchmarks/share_cost.py [--release vllm@v0.26.0] [--steps 300] [--rounds 5]
 
 vLLM's real scheduler, schedule() and update_from_output() alone; two engines without the share and two with it take
-steps in turn, so that what else the machine does hits all of them.  A ratio is that of the medians of a round; shown are the
-median of the rounds, the lowest and the highest.  The bound is 1.03.
+steps in turn, so that what else the machine does hits all of them.  A ratio is that of the medians of a round; shown
+are the median of the rounds, the lowest and the highest.  The bound is 1.03.
 
     no long prompt           256 requests decode
     a chunk in the step      255 requests decode, and a long prompt has a chunk in each step

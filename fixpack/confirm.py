@@ -122,7 +122,8 @@ def remarks(lock: Lock, selection: Selection, target: Target) -> tuple[str, ...]
         if located is None:
             notes.append(f"{distribution} was not found; the proofs ran with {pinned}")
             continue
-        same = located.commit and any(commit.startswith(located.commit) for commit in known)
+        told = located.commit  # either may be abbreviated
+        same = told and any(commit.startswith(told) or told.startswith(commit) for commit in known)
         version = located.version.partition("+")[0]
         if not same and (located.commit or version not in ("", release["version"])):
             told = located.version or f"commit {located.commit[:12]}"

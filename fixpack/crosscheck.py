@@ -16,6 +16,7 @@ def cross_check(registry: Registry) -> list[Problem]:
         *_check_refs(registry),
         *_check_profiles(registry),
         *_check_edits(registry),
+        *_check_launch(registry),
     ]
 
 
@@ -97,6 +98,7 @@ def _check_refs(registry: Registry) -> Iterator[Problem]:
                 message = f"{fix.id} has a variant for {ref!r}, for which there is no anchors file"
                 yield Problem("unknown_release", message, fix.id, fix.where)
         yield from _check_history(registry, fix)
+        yield from _check_upstream_has(registry, fix)
         if not any(fix.id in (*profile.fixes, *profile.opt_in) for profile in registry.profiles.values()):
             message = f"no profile uses the fix {fix.id}"
             yield Problem("unused_fix", message, fix.id, fix.where, hint="list it in a profile's fixes or opt-in")
@@ -120,6 +122,34 @@ def _check_history(registry: Registry, fix: Fix) -> Iterator[Problem]:
                     code = "bad_path" if edit.op == "add-file" else "unknown_anchor"
                     message = f"{said} edits {(edit.path or edit.anchor)!r}, which no anchors file of {key} has"
                     yield Problem(code, message, fix.id, fix.where)
+
+
+def _check_upstream_has(registry: Registry, fix: Fix) -> Iterator[Problem]:
+    """What upstream is said to have names a release, a line of it, and tests; and the profiles agree."""
+    for ref, has in fix.upstream_has.items():
+        file, _, line = has.where.rpartition(":")
+        release = registry.releases.get(ref)
+        if release is None:
+            message = f"{fix.id} says that {ref!r} has it, for which there is no anchors file"
+            yield Problem("unknown_release", message, fix.id, file, int(line))
+            continue
+        found = release.find(has.anchor)
+        if found is None or not found[1].text:
+            message = f"{fix.id} names a line of upstream's by {has.anchor!r}, an anchor that {release.where} lacks"
+            hint = "give that line of upstream's a name there, with its text"
+            yield Problem("unknown_anchor", message, fix.id, file, int(line), hint=hint)
+        for test in has.green:
+            if test not in fix.proof.stock:
+                message = f"{test} is said to be green on {ref}, but is not among the tests that stock fails"
+                yield Problem("unknown_test", message, fix.id, file, int(line))
+        whole = not has.green or set(has.green) >= fix.proof.stock.keys()
+        for profile in registry.profiles.values():
+            if whole and fix.id in (*profile.fixes, *profile.opt_in) and ref in (
+                f"{each}@{name}" for each, name in profile.releases.items()
+            ):
+                message = f"{profile.name} lists {fix.id}, which {ref} has"
+                hint = "take it out of that profile; or name in 'green' the tests that upstream passes, if not all"
+                yield Problem("superseded", message, fix.id, profile.where, hint=hint)
 
 
 def _check_profiles(registry: Registry) -> Iterator[Problem]:
@@ -220,3 +250,23 @@ def _check_edit(
         message = f"{fix.id} and {other.id} both {edit.op} at {place[1]!r} (the other is {other_edit.where})"
         yield Problem("overlap", message, fix.id, file, at, hint="merge the two edits, or anchor one elsewhere")
     claims.setdefault(place, (fix, edit))
+
+
+def _check_launch(registry: Registry) -> Iterator[Problem]:
+    """The files of rules that profiles name are there, and each is named."""
+    named = {name for profile in registry.profiles.values() for name in profile.launch}
+    missing = False
+    for profile in registry.profiles.values():
+        for name in profile.launch:
+            if name not in registry.launch:
+                missing = True
+                hint = did_you_mean(name, registry.launch)
+                yield Problem("unknown_launch", f"there is no launch/{name}.yaml", file=profile.where, hint=hint)
+    for name, rules in registry.launch.items():
+        if name not in named:
+            hint = "list it in a profile's 'launch'"
+            yield Problem("unused_launch", f"no profile uses launch/{name}.yaml", file=rules.where, hint=hint)
+    if named and not missing:
+        from fixpack.launch_lint import check
+
+        yield from check(registry)

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from fixpack.docs_launch import launch_prohibitions, launch_sections
 from fixpack.docs_models import Guide, models_page
 from fixpack.markdown import Linker, code, fenced, prose, table
 from fixpack.model import Edit, Fix, Profile, Registry, Release
@@ -142,6 +143,9 @@ def _upstream(fix: Fix, link: Linker) -> str:
         lines.append(f"- See: <{fix.upstream.url}>")
     if fix.upstream.reason:
         lines.append(f"- {prose(fix.upstream.reason, link)}")
+    for ref, has in fix.upstream_has.items():
+        part = f"; of the tests below, {', '.join(map(code, has.green))}" if has.green else ""
+        lines.append(f"- {ref} has it{part}: {prose(has.reason, link)}{f' <{has.url}>' if has.url else ''}")
     origin = [_ORIGIN[fix.origin.kind]]
     origin += [f"<{fix.origin.url}>"] if fix.origin.url else []
     origin += [f"commit {code(fix.origin.commit)}"] if fix.origin.commit else []
@@ -219,7 +223,8 @@ def index_page(registry: Registry) -> str:
     names.sort(key=lambda name: all(name not in each.fixes for each in profiles))  # opt-in fixes last
 
     def kind(profile: Profile, name: str) -> str:
-        return "default" if name in profile.fixes else "opt-in" if name in profile.opt_in else "-"
+        known = "default" if name in profile.fixes else "opt-in" if name in profile.opt_in else ""
+        return known or ("upstream" if name in registry.superseded(profile) else "-")
 
     rows = [
         [f"[{name}]({name}.md)", prose(registry.fixes[name].title), *(kind(each, name) for each in profiles)]
@@ -237,6 +242,7 @@ def profile_page(registry: Registry, profile: Profile) -> str:
         f"# {profile.name}",
         f"{prose(profile.hardware)}{', experimental' if profile.experimental else ''}.{also}",
         fenced(f"python apply_all.py --profile {profile.name}", language=""),
+        *(launch_sections(profile, registry) if profile.launch else ()),
         "## Releases",
         table(["distribution", "release", "commit", "source"], [_release_row(each) for each in releases]),
         "## Fixes",
@@ -248,6 +254,19 @@ def profile_page(registry: Registry, profile: Profile) -> str:
             "Off unless named behind the profile.",
             _fix_table(registry, profile, profile.opt_in),
         ]
+    forbidden = launch_prohibitions(profile, registry)
+    if forbidden:
+        parts += ["## What not to do", "\n".join(f"- {each}" for each in forbidden)]
+    if superseded := registry.superseded(profile):
+        rows = [
+            [f"[{name}](../fixes/{name}.md)", release.ref, prose(has.reason) + (f" <{has.url}>" if has.url else "")]
+            for name, (release, has) in superseded.items()
+        ]
+        parts += [
+            "## Not needed",
+            "Upstream has these; the proof shows that the stock release passes their tests.",
+            table(["fix", "release", "upstream's change"], rows),
+        ]
     parts += [
         "## Pinned files",
         "Fixes change these files only, and only if each has these bytes; new files are on the fixes' own pages.",
@@ -256,7 +275,11 @@ def profile_page(registry: Registry, profile: Profile) -> str:
         table(
             ["file", "sha256", "fixes"],
             [
-                [code(path), code(file.sha256), ", ".join(_users(registry, profile, release, path))]
+                [
+                    code(path),
+                    code(file.sha256),
+                    ", ".join(_users(registry, profile, release, path)) or "none, see above",
+                ]
                 for release in releases
                 for path, file in release.files.items()
             ],
@@ -270,7 +293,8 @@ def profile_page(registry: Registry, profile: Profile) -> str:
 
 
 def _release_row(release: Release) -> list[str]:
-    commits = [code(release.commit), *(f"{code(each)} (same bytes)" for each in release.also_commits)]
+    short = " (abbreviated, as the archive names it)" if len(release.commit) < 40 else ""
+    commits = [code(release.commit) + short, *(f"{code(each)} (same bytes)" for each in release.also_commits)]
     source = [f"<{release.git}>"] if release.git else []
     if release.sdist:
         source.append(f"{code(release.sdist.filename)}, sha256 {code(release.sdist.sha256)}")

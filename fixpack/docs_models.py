@@ -146,7 +146,8 @@ def models_page(registry: Registry, guide: Guide) -> str:
             ],
         ),
         '"yes": on by default, and it matters for this model; "opt-in": it matters, and has to be named behind the '
-        'profile; "-": the model does not reach the place, or its profile has no such fix. The default fixes all go in, whatever the model.',
+        'profile; "-": the model does not reach the place, or '
+        'its profile has no such fix. The default fixes all go in, whatever the model.',
         "## Every model",
         _table("when it matters", guide.every, {}, link),
     ]
@@ -155,7 +156,8 @@ def models_page(registry: Registry, guide: Guide) -> str:
         count = sum(model.has(registry, name) for name in guide.every)
         others = f"the {plural(count, 'fix')} for every model"
         if model.fixes or model.opt_in:
-            parts += [f"Beside {others}:" if count else "Of the fixes:", _table("why it matters here", model.fixes, model.opt_in, link)]
+            parts.append(f"Beside {others}:" if count else "Of the fixes:")
+            parts.append(_table("why it matters here", model.fixes, model.opt_in, link))
         else:
             parts.append(f"Nothing beside {others}.")
         if model.required:

@@ -28,6 +28,10 @@ _REFS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*", "+refs/remote
 _FETCH = ("fetch", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--force", "--progress")
 
 
+#: hex digits of a full commit id
+FULL = 40
+
+
 class Entry(NamedTuple):
     """A file of a commit."""
 
@@ -58,15 +62,42 @@ def missing(gitdir: str, commit: str) -> bool:
     return b"?" in listing
 
 
+def wanted(gitdir: str, release: Release) -> list[str]:
+    """The full ids of the commits that a release pins, as far as the repository can tell.
+
+    An abbreviated pin is resolved by the release's tag if the id there starts with it, else by the one commit that
+    does; where there is none, or more than one, it is left out.
+    """
+    import git
+
+    found = []
+    for commit in (release.commit, *release.also_commits):
+        if len(commit) == FULL:
+            found.append(commit)
+            continue
+        if not os.path.isdir(gitdir):
+            continue
+        with repository(gitdir) as runner:
+            for name in (f"refs/tags/{release.name}", commit):
+                with contextlib.suppress(git.GitCommandError):
+                    full = git_output(runner, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}").decode().strip()
+                    if len(full) == FULL and full.startswith(commit):
+                        found.append(full)
+                        break
+    return found
+
+
 def fetch(gitdir: str, release: Release, origin: str) -> str:
     """Bring a release's commit into the repository, with branches and tags where the origin has them.
 
-    In: an origin that git can fetch from, a local one as absolute path.  Out: the commit, the
+    In: an origin that git can fetch from, a local one as absolute path.  Out: the full id of the commit, the
     pinned one or one of `also-commits`.  Raises: SourceError.
     """
     import git
 
-    wanted = (release.commit, *release.also_commits)
+    pins = (release.commit, *release.also_commits)
+    # A server gives a commit by its full id only; one that is abbreviated is asked for by the release's tag.
+    names = [commit if len(commit) == FULL else f"refs/tags/{release.name}" for commit in pins]
     local = origin if os.path.isabs(origin) else ""
     with repository(gitdir, local) as runner:
         _sweep(gitdir)
@@ -81,11 +112,11 @@ def fetch(gitdir: str, release: Release, origin: str) -> str:
         # nothing from a shallow one.  Then the commit with its history, then the commit alone.  Git
         # asks for nothing below a commit that it has: what a partial clone lacked takes a refetch.
         attempts: list[tuple[str, ...]] = [_REFS]
-        attempts += [(commit,) for commit in wanted]
-        attempts += [("--depth=1", commit) for commit in wanted]
+        attempts += [(name,) for name in names]
+        attempts += [("--depth=1", name) for name in names]
         attempts += [("--refetch", *_REFS)]
         for attempt in attempts:
-            if attempt[0] == "--refetch" and not any(_has(runner, commit) for commit in wanted):
+            if attempt[0] == "--refetch" and not any(_has(runner, commit) for commit in pins):
                 continue
             options = [word for word in attempt if word.startswith("--")]
             try:
@@ -103,7 +134,7 @@ def fetch(gitdir: str, release: Release, origin: str) -> str:
                     os.unlink(os.path.join(gitdir, "shallow"))
             if attempt is _REFS and causes and local:
                 _copy_partial(runner, gitdir, local)
-            for commit in wanted:
+            for commit in wanted(gitdir, release):
                 if not missing(gitdir, commit):
                     return commit
         raise _lacks(runner, release, origin, causes)

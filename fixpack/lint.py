@@ -100,6 +100,8 @@ def _unused_anchors(registry: Registry) -> Iterator[Problem]:
         used = {edit.anchor for fix in registry.fixes.values() for edit in fix.edits_for(release)}
         for fix in registry.fixes.values():
             used.update(edit.anchor for past in fix.history for edit in past.edits_for(release))
+            if has := fix.upstream_has.get(release.ref):
+                used.add(has.anchor)
         for file in release.files.values():
             for anchor in file.anchors.values():
                 if anchor.name not in used:

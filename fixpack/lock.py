@@ -346,6 +346,7 @@ def read_base(release: Release, paths: Iterable[str], tree: str) -> dict[str, by
 def _registry_hashes(registry: Registry, profile: Profile, fixes: Sequence[Fix]) -> dict[str, str]:
     files = {profile.where}
     files.update(release.where for release in registry.profile_releases(profile))
+    files.update(rules.where for rules in registry.rule_files(profile))
     for fix in fixes:
         files.add(fix.where)
         for edits in (*fix.edits.values(), *fix.variants.values()):

@@ -6,9 +6,12 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:  # an apply needs no launch rules
+    from fixpack.launch_rules import RuleFile
 
 #: Edit operations.  ``add-file`` names a path, all others name an anchor.
 OPS = ("insert-before", "insert-after", "replace", "delete", "append", "add-file")
@@ -50,7 +53,7 @@ class Release(NamedTuple):
     name: str  # "v0.26.0"
     version: str  # "0.26.0", only to explain; bytes decide
     package: str  # import package, "vllm_gaudi"
-    commit: str  # 40 hex digits
+    commit: str  # 40 hex digits; fewer, from 9 on, if the archive that `sdist` pins names no more
     also_commits: tuple[str, ...]  # other commits whose touched files have the same bytes
     git: str  # address of the git repository, "" if none
     sdist: Sdist | None
@@ -126,6 +129,16 @@ class Upstream(NamedTuple):
     reason: str
 
 
+class UpstreamHas(NamedTuple):
+    """That a release has a fix, wholly or in part, and where its own code says so."""
+
+    url: str
+    reason: str  # what upstream does there
+    anchor: str  # of upstream's own line
+    green: tuple[str, ...]  # declared tests that pass on its stock; empty: all
+    where: str  # "fixes/….yaml:LINE"
+
+
 class Fix(NamedTuple):
     """A named correction."""
 
@@ -144,6 +157,7 @@ class Fix(NamedTuple):
     proof: Proof
     where: str
     history: tuple[Revision, ...] = ()  # older revisions that may be in the field
+    upstream_has: Mapping[str, UpstreamHas] = {}  # by "distribution@release"; nobody writes to it
     requires_with: Mapping[str, tuple[str, ...]] = MappingProxyType({})  # distribution -> only where it is pinned
 
     def required(self, pinned: Collection[str]) -> tuple[str, ...]:
@@ -159,6 +173,14 @@ class Fix(NamedTuple):
         """The edits for one release: its own variant if there is one, else the distribution's."""
         return self.variants.get(release.ref, self.edits.get(release.distribution, ()))
 
+    def green_on(self, releases: Iterable[Release]) -> frozenset[str]:
+        """The declared tests that pass on the stock of these releases, because upstream has what they ask for."""
+        found: set[str] = set()
+        for release in releases:
+            if has := self.upstream_has.get(release.ref):
+                found.update(has.green or self.proof.stock)
+        return frozenset(found)
+
 
 class Profile(NamedTuple):
     """Hardware, one release per distribution, and the fixes."""
@@ -171,6 +193,7 @@ class Profile(NamedTuple):
     fixes: tuple[str, ...]
     opt_in: tuple[str, ...]
     where: str
+    launch: tuple[str, ...] = ()  # files of rules for the serve command: launch/<name>.yaml
 
 
 class Registry(NamedTuple):
@@ -180,7 +203,21 @@ class Registry(NamedTuple):
     fixes: dict[str, Fix]
     releases: dict[str, Release]  # by "distribution@release"
     profiles: dict[str, Profile]  # by name, not by alias
+    launch: Mapping[str, RuleFile] = MappingProxyType({})  # by name
+
+    def rule_files(self, profile: Profile) -> tuple[RuleFile, ...]:
+        """The rules for the serve command of a profile, in its order."""
+        return tuple(self.launch[name] for name in profile.launch)
 
     def profile_releases(self, profile: Profile) -> tuple[Release, ...]:
         """The pinned releases of a profile, in its order."""
         return tuple(self.releases[f"{dist}@{name}"] for dist, name in profile.releases.items())
+
+    def superseded(self, profile: Profile) -> dict[str, tuple[Release, UpstreamHas]]:
+        """The fixes that a profile does without, because a release that it pins has them."""
+        found = {}
+        for fix in self.fixes.values():
+            for release in self.profile_releases(profile):
+                if release.ref in fix.upstream_has and fix.id not in (*profile.fixes, *profile.opt_in):
+                    found[fix.id] = (release, fix.upstream_has[release.ref])
+        return found

@@ -62,7 +62,7 @@ class Verdict(NamedTuple):
     """What is known of one fix in one profile."""
 
     fix: str
-    status: str  # proven, failed, skipped
+    status: str  # proven, superseded (upstream has it, and its stock is green), failed, skipped
     reasons: tuple[str, ...]
     red: tuple[int, int]  # declared tests that failed as declared, declared tests
     guards: tuple[int, int]  # undeclared tests that passed on stock, undeclared tests
@@ -88,8 +88,11 @@ def plan(registry: Registry, profile: Profile, selected: Sequence[str]) -> tuple
 
     With the defaults and with everything, each proof runs.  With one opt-in fix, those of itself, of what it requires
     and of every fix that edits one of its files; with a pair, those of the pair: their number grows with the square.
+    What upstream has runs on stock, and with everything applied.
     """
     runs = [Run(STOCK, (), tuple(selected))]
+    superseded = tuple(fix for fix in selected if fix not in (*profile.fixes, *profile.opt_in))
+    selected = [fix for fix in selected if fix not in superseded]
     runs += [Run(f"alone:{fix}", closure(registry, (fix,), profile.releases), (fix,)) for fix in selected]
     combinations: list[tuple[str, ...]] = [()]
     if not profile.experimental:  # an experimental one is proven without opt-in fixes, and with all of them
@@ -106,6 +109,8 @@ def plan(registry: Registry, profile: Profile, selected: Sequence[str]) -> tuple
             files = _files(registry, profile, extra[0])
             near = {*near, *(fix for fix in applied if files & _files(registry, profile, fix))}
         proofs = tuple(fix for fix in selected if fix in applied and fix in near)
+        if not extra:
+            proofs += superseded
         if proofs and (not extra or set(extra) & set(selected)):
             runs.append(Run("+".join((ALL, *extra)), applied, proofs))
     return tuple(runs)
@@ -177,7 +182,11 @@ def prove_profile(
                     hint=f"remove that folder, then {lab.fetch(release)}",
                 )
             )
-    verdicts = tuple(judge(registry, registry.fixes[fix], results) for fix in selected)
+    superseded = registry.superseded(profile)
+    verdicts = tuple(
+        judge(registry, registry.fixes[fix], results, registry.fixes[fix].green_on(releases), fix in superseded)
+        for fix in selected
+    )
     return ProfileResult(profile, verdicts, tuple(results), ())
 
 
@@ -252,8 +261,18 @@ def _remove_dead(parent: str) -> None:
 # -- judging ----------------------------------------------------------------------------------------------------------
 
 
-def judge(registry: Registry, fix: Fix, results: Sequence[RunResult]) -> Verdict:
-    """Whether the runs prove the fix, and every reason why not."""
+def judge(
+    registry: Registry,
+    fix: Fix,
+    results: Sequence[RunResult],
+    green: Collection[str] = (),
+    superseded: bool = False,
+) -> Verdict:
+    """Whether the runs prove the fix, and every reason why not.
+
+    :param green: declared tests that must pass on stock, because upstream has what they ask for.
+    :param superseded: whether the profile does without the fix, so that no run has it applied.
+    """
     path = os.path.realpath(os.path.join(registry.root, fix.proof.test))
     reasons: list[str] = []
     red = guards = alone = together = (0, 0)
@@ -268,22 +287,28 @@ def judge(registry: Registry, fix: Fix, results: Sequence[RunResult]) -> Verdict
         if not tests and not troubles:
             reasons.append(f"{name}: no test ran")
         if name == STOCK:
-            declared = [test for test in tests if test.function in fix.proof.stock]
-            others = [test for test in tests if test.function not in fix.proof.stock]
+            declared = [test for test in tests if test.function in fix.proof.stock and test.function not in green]
+            others = [test for test in tests if test not in declared]
             wrong = [_not_red(test, fix.proof.stock[test.function]) for test in declared]
             red = (wrong.count(""), len(declared))
             guards = (passed - sum(test.outcome == "passed" for test in declared), len(others))
             reasons += [reason for reason in wrong if reason]
-            reasons += [f"stock: the guard {_not_green(test)}" for test in others if test.outcome != "passed"]
+            for test in others:
+                if test.outcome != "passed":
+                    who = "upstream is said to have it, but" if test.function in green else "the guard"
+                    reasons.append(f"stock: {who} {_not_green(test)}")
             for function in fix.proof.stock.keys() - {test.function for test in tests}:
                 reasons.append(f"stock: {function} is declared, but there is no such test")
         else:
+            if superseded:  # what upstream lacks is nobody's here
+                tests = [test for test in tests if test.function in green or test.function not in fix.proof.stock]
+                passed = sum(test.outcome == "passed" for test in tests)
             reasons += [f"{name}: {_not_green(test)}" for test in tests if test.outcome != "passed"]
             if name.startswith("alone:"):
                 alone = (passed, len(tests))
             else:
                 together = (together[0] + passed, together[1] + len(tests))
-    status = "failed" if reasons else "proven"
+    status = "failed" if reasons else "superseded" if superseded else "proven"
     return Verdict(fix.id, status, tuple(reasons), red, guards, alone, together, round(seconds, 2))
 
 

@@ -93,7 +93,8 @@ def select(
         profiles = [found for found in profiles if not found.experimental]
     chosen = []
     for found in profiles:
-        wanted = tuple(fix for fix in (*found.fixes, *found.opt_in) if not fixes or fix in fixes)
+        known = (*found.fixes, *found.opt_in, *registry.superseded(found))
+        wanted = tuple(fix for fix in known if not fixes or fix in fixes)
         if wanted:
             chosen.append((found, wanted))
     left = [fix for fix in fixes if not any(fix in wanted for _, wanted in chosen)]

@@ -23,7 +23,8 @@ _RECORDED = ("torch", "numpy", "transformers", "pytest", "xgrammar", "msgspec")
 def counts(results: Sequence[ProfileResult]) -> dict[str, int]:
     """Verdicts by status, over all profiles."""
     statuses = [verdict.status for result in results for verdict in result.verdicts]
-    return {status: statuses.count(status) for status in ("proven", "skipped", "failed")}
+    found = {status: statuses.count(status) for status in ("proven", "superseded", "skipped", "failed")}
+    return {status: count for status, count in found.items() if count or status != "superseded"}
 
 
 def last_line(results: Sequence[ProfileResult]) -> str:

@@ -6,6 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from fixpack.errors import Problem, RegistryError, UsageError
 from fixpack.lock import ignored
@@ -26,10 +27,14 @@ from fixpack.model import (
     Sdist,
     SourceFile,
     Upstream,
+    UpstreamHas,
 )
 from fixpack.payload import read_payload
 from fixpack.strictyaml import MAX_BYTES, Reader, Value, parse
 from fixpack.text import did_you_mean
+
+if TYPE_CHECKING:
+    from fixpack.launch_rules import RuleFile
 
 NAME = r"[a-z0-9]+(-[a-z0-9]+)*"
 RELEASE = r"[a-z0-9]+([.-][a-z0-9]+)*"
@@ -44,6 +49,8 @@ CODE = r"[a-z0-9_]+\.py"
 PROOF_TEST = r"tests/fixes/test_[a-z0-9_]+\.py"
 
 FOLDERS = ("fixes", "anchors", "patches", "profiles")
+#: rules for the serve command: a folder that need not be there
+LAUNCH = "launch"
 
 
 def default_root() -> str:
@@ -88,7 +95,7 @@ def load(root: str) -> Registry:
         profile = _load_profile(root, name, problems)
         if profile:
             profiles[profile.name] = profile
-    registry = Registry(root, fixes, releases, profiles)
+    registry = Registry(root, fixes, releases, profiles, _load_launch(root, problems))
     broken = {problem.file for problem in problems}
     _check_payload_folders(registry, problems)
     if not broken:  # cross checks on half-read files would only repeat the first cause
@@ -377,6 +384,7 @@ def _load_fix(root: str, name: str, problems: list[Problem]) -> Fix | None:
         proof,
         path,
         _load_history(top, revision),
+        _load_upstream_has(top),
         _load_requires_with(top),
     )
     top.done()
@@ -391,6 +399,22 @@ def _load_requires_with(top: Reader) -> dict[str, tuple[str, ...]]:
             found[distribution] = reader.texts(distribution, required=True, pattern=NAME)
             if item.data == []:
                 reader.bad(f"{distribution!r} must name at least one fix", item.line)
+    return found
+
+
+def _load_upstream_has(top: Reader) -> dict[str, UpstreamHas]:
+    found: dict[str, UpstreamHas] = {}
+    reader = top.sub("upstream-has", required=False)
+    for ref, item in reader.pairs(f"{NAME}@{RELEASE}") if reader else ():
+        inner = Reader(item, top.file, top.problems, f"upstream-has of {ref}", top.fix)
+        found[ref] = UpstreamHas(
+            inner.text("url", "", URL),
+            inner.text("reason"),
+            inner.text("anchor", pattern=NAME),
+            inner.texts("green", pattern=r"test_[a-z0-9_]+"),
+            f"{top.file}:{item.line}",
+        )
+        inner.done()
     return found
 
 
@@ -523,6 +547,30 @@ def _load_profile(root: str, name: str, problems: list[Problem]) -> Profile | No
         top.texts("fixes", required=True, pattern=NAME),
         top.texts("opt-in", pattern=NAME),
         path,
+        top.texts("launch", pattern=RELEASE),
     )
     top.done()
     return profile if len(problems) == before else None
+
+
+# -- rules for the serve command --------------------------------------------------------------------------------------
+
+
+def _load_launch(root: str, problems: list[Problem]) -> dict[str, RuleFile]:
+    """Every file of ``launch/``, a folder that a registry need not have."""
+    found: dict[str, RuleFile] = {}
+    if not os.path.lexists(os.path.join(root, LAUNCH)):
+        return found
+    from fixpack import launch_rules  # most runs that read YAML need no rules
+
+    for name in _yaml_files(root, LAUNCH, problems):
+        path = f"{LAUNCH}/{name}.yaml"
+        try:
+            data = read_registry_file(root, path)
+        except OSError as error:
+            problems.append(Problem("registry_invalid", f"cannot read it: {error}", file=path))
+            continue
+        made = launch_rules.load(name, data, path, problems)
+        if made:
+            found[name] = made
+    return found

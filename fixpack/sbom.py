@@ -92,6 +92,8 @@ def _component(
     version = located.version or release.version
     files = [file for file in found.files if file.distribution == release.distribution and file.fixes]
     properties = [Property(name="fixpack:commit", value=release.commit)]
+    if len(release.commit) < 40 and release.sdist:  # abbreviated, as the archive names it: the archive is the pin
+        properties.append(Property(name="fixpack:sdist:sha256", value=release.sdist.sha256))
     for file in files:
         data = found.seen[release.distribution, file.path].data
         properties.append(Property(name=f"fixpack:sha256:{file.path}", value=sha256(data or b"")))

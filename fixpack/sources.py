@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 import sys
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -35,15 +36,31 @@ class Obtained(NamedTuple):
 def find(releases: Mapping[str, Release], name: str) -> Release:
     """The release that ``NAME@RELEASE`` names; a leading v of the release may be left out.
 
+    ``NAME@COMMIT``, with all 40 digits, names that commit of a known distribution, whether or not a release pins it.
+
     Raises: UsageError.
     """
     distribution, _, release = name.partition("@")
     for spelling in (release, "v" + release, release.removeprefix("v")):
         if found := releases.get(f"{distribution}@{spelling}"):
             return found
+    if re.fullmatch("[0-9a-f]{7,40}", release):
+        pinned = [each for each in releases.values() if each.distribution == distribution]
+        if pinned and len(release) == gittree.FULL:
+            return _by_commit(pinned, release)
+        if pinned:
+            message = f"{name!r} names neither a pinned release nor a whole commit id"
+            raise UsageError(Problem("unknown_release", message, hint="give all 40 digits of the commit's id"))
     hint = did_you_mean(name, releases) or f"pinned are: {', '.join(sorted(releases))}"
     what = f"no pinned release {name!r}" if release else f"{name!r} is no NAME@RELEASE"
     raise UsageError(Problem("unknown_release", what, hint=hint))
+
+
+def _by_commit(pinned: Sequence[Release], commit: str) -> Release:
+    """A state of a distribution that no anchors file pins: git proves it by its id, and no file of it is known."""
+    address = next((each.git for each in pinned if each.git), "")
+    first = pinned[0]
+    return Release(first.distribution, commit, "", first.package, commit, (), address, None, {}, "the command line")
 
 
 def have(release: Release) -> bool:
@@ -150,7 +167,7 @@ def _from_git(release: Release, place: str, made: str, tmp: str) -> Record:
 
 def _export(repository: str, release: Release, place: str, made: str) -> Record:
     """Fill a new tree from a repository, which is asked first, and fetched into if it lacks the commit."""
-    wanted = (release.commit, *release.also_commits)
+    wanted = gittree.wanted(repository, release)
     commit = next((commit for commit in wanted if not gittree.missing(repository, commit)), "")
     source = "the cached repository" if commit else gitcmd.hide(place)
     commit = commit or gittree.fetch(repository, release, place)
@@ -163,7 +180,7 @@ def _route(release: Release, origin: str | None) -> tuple[str, str]:
     if origin is None:
         if release.sdist:
             return "sdist", ""
-        wanted = (release.commit, *release.also_commits)
+        wanted = gittree.wanted(cache.git_dir(release), release)
         if release.git or any(not gittree.missing(cache.git_dir(release), commit) for commit in wanted):
             return "git", release.git
         message = f"no address of {release.ref} is known"
@@ -204,8 +221,8 @@ def verify(release: Release) -> list[Problem]:
             )  # fmt: skip
         expected = {name: ("sha256", digest) for name, digest in record.files.items()}
     else:
-        wanted = (release.commit, *release.also_commits)
-        if record.commit not in wanted:
+        pins = (release.commit, *release.also_commits)
+        if not any(record.commit.startswith(pin) for pin in pins):
             problems.append(
                 Problem("source_damaged", f"{release.ref}: the tree was made of another commit", file=path,
                         expected=f"commit {release.commit}", found=f"commit {record.commit}", hint=again)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from fixpack import receipt
+from fixpack import receipt, upstream
 from fixpack.bytecode import unchecked
 from fixpack.compose import check_syntax, target_path
 from fixpack.diagnose import missing_distribution, superseded_edits
@@ -135,6 +135,10 @@ def survey(registry: Registry, lock: Lock, target: Target) -> Survey:
         reason = problems[0].message if problems else ""
         about = (entry["revision"], entry["title"], entry["opt_in"])
         fixes.append(FixView(name, *about, state, edits, reason, tuple(problems)))
+    for name, (release, has) in registry.superseded(registry.profiles[lock["profile"]]).items():
+        fix = registry.fixes[name]
+        state, problem = upstream.state(registry, fix, release, has, lock, target)
+        fixes.append(FixView(name, fix.revision, fix.title, False, state, 0, problem.message, (problem,)))
     files = []
     for (distribution, path), one in seen.items():
         state = _file_state(one, verdicts[distribution, path])

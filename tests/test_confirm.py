@@ -49,6 +49,27 @@ def test_another_version_is_said(kit: Kit, version: str, said: list[str]) -> Non
     assert kit.apply("--json").json["notes"] == [line.removeprefix("note: ") for line in said]
 
 
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ("1.0.0+gccccccc", []),  # fewer digits than the pin's
+        (f"1.0.0+g{'c' * 40}", []),  # more
+        (
+            f"1.0.0+g{'c' * 8}d",
+            [f"note: demo-core says that it is 1.0.0+g{'c' * 8}d; the proofs ran with 1.0.0, commit {'c' * 9}"],
+        ),
+    ],
+)
+def test_an_abbreviated_commit_is_the_same_one(kit: Kit, version: str, said: list[str]) -> None:
+    archive = f"sdist: {{filename: demo_core-1.0.0.tar.gz, sha256: {'a' * 64}}}\n"
+    kit.edit("anchors/demo-core/v1.0.0.yaml", f"commit: {'c' * 40}\n", f"commit: {'c' * 9}\n{archive}")
+    kit.lock()
+    metadata(kit, version)
+    for _ in range(2):  # the apply and the confirm
+        done = kit.apply()
+        assert (done.code, notes(done.out)) == (0, said)
+
+
 def test_a_default_fix_that_is_named_is_said(kit: Kit) -> None:
     said = ["note: order-kept is one of the profile's own fixes: all 3 go in"]
     for _ in range(2):

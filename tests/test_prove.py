@@ -16,7 +16,7 @@ import pytest
 
 from fixpack import prove_report
 from fixpack.errors import MismatchError, Problem, SourceError, UsageError
-from fixpack.model import Edit, Fix, Origin, Profile, Proof, Registry, Release, Upstream
+from fixpack.model import Edit, Fix, Origin, Profile, Proof, Registry, Release, Upstream, UpstreamHas
 from fixpack.proof_run import Children, run_pytest
 from fixpack.prove import Lab, ProfileResult, Verdict, plan, prove_profile
 from fixpack.prove_lab import select
@@ -407,3 +407,67 @@ def test_select_names_what_is_unknown(tmp_path: Path) -> None:
         with pytest.raises(UsageError) as caught:
             select(registry, fixes, None, release)
         assert caught.value.problems[0].hint.startswith(hint)
+
+
+def has(fix: Fix, *green: str) -> Fix:
+    """The fix, of which upstream has these tests' part in the one release; none named: all of it."""
+    found = UpstreamHas("https://example.org/1", "it counts every row", "count", green, "fixes/x.yaml:2")
+    return fix._replace(upstream_has={"demo-dist@v1": found})
+
+
+TWO = """
+    from demo.rows import count, total
+    def test_count():
+        assert count([5, 5]) == 2, f"a row was lost: {count([5, 5])}"
+    def test_total():
+        assert total([1, 2]) == 3, "a sum was lost"
+    def test_guard():
+        assert count([]) <= 0
+"""
+
+
+def superseded(root: Path, green: Sequence[str], stock: Mapping[str, str], proof: str = TWO) -> Verdict:
+    """The verdict on a fix that its profile does without; another one is in the profile."""
+    gone, kept = has(make_fix("gone", stock), *green), make_fix("kept", RED)
+    write_proof(root, gone, proof)
+    write_proof(root, kept, PROPER)
+    registry, profile = make_registry(root, [kept])
+    registry = registry._replace(fixes={"kept": kept, "gone": gone})
+    [(_, names)] = select(registry, [], profile, "")
+    assert names == ("kept", "gone")
+    assert [run.proofs for run in plan(registry, profile, names)] == [names, ("kept",), names]
+    result = prove_profile(registry, profile, names, DemoLab(root).lab())
+    assert result.verdicts[0].status == "proven"
+    return result.verdicts[1]
+
+
+def test_what_upstream_has_is_green_on_stock(tmp_path: Path) -> None:
+    verdict = superseded(tmp_path, (), {"test_total": "a sum was lost"}, TWO.replace("== 2, f", "< 3, f"))
+    assert (verdict.status, verdict.reasons, verdict.red, verdict.guards) == ("superseded", (), (0, 0), (3, 3))
+    assert verdict.alone == (0, 0)
+
+
+def test_the_part_that_upstream_lacks_is_still_red(tmp_path: Path) -> None:
+    verdict = superseded(tmp_path, ["test_total"], {**RED, "test_total": "a sum was lost"})
+    assert (verdict.status, verdict.reasons, verdict.red, verdict.guards) == ("superseded", (), (1, 1), (2, 2))
+    assert (verdict.alone, verdict.together) == ((0, 0), (2, 2))
+
+
+def test_what_upstream_is_wrongly_said_to_have(tmp_path: Path) -> None:
+    verdict = superseded(tmp_path, (), {**RED, "test_total": "a sum was lost"})
+    assert verdict.status == "failed"
+    assert verdict.reasons == (
+        "stock: upstream is said to have it, but test_gone.py::test_count failed: "
+        "AssertionError: a row was lost: 1",
+    )
+
+
+def test_a_fix_of_which_upstream_has_a_part(tmp_path: Path) -> None:
+    """It stays in the profile, and its tests are red only where upstream lacks something."""
+    fix = has(make_fix("half", {**RED, "test_total": "a sum was lost"}), "test_total")
+    write_proof(tmp_path, fix, TWO)
+    registry, profile = make_registry(tmp_path, [fix])
+    assert registry.superseded(profile) == {}
+    verdict = prove_profile(registry, profile, ["half"], DemoLab(tmp_path).lab()).verdicts[0]
+    assert (verdict.status, verdict.reasons, verdict.red, verdict.guards) == ("proven", (), (1, 1), (2, 2))
+    assert prove_report.last_line([ProfileResult(profile, (verdict,), (), ())]) == "1 proven, 0 skipped, 0 failed"

@@ -55,7 +55,7 @@ def test_apply(kit: Kit) -> None:
 def test_stale_lock(kit: Kit) -> None:
     """Taking the condition away without a new lock is refused like any other change of the registry."""
     kit.edit("fixes/wide-log.yaml", "requires-with: {demo-core: [long-share]}", "requires: []")
-    done = kit.apply("wide-log")
+    done = kit.apply("wide-log", "long-share")
     assert (done.code, done.codes) == (2, ["lock_stale"])
 
 

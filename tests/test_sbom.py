@@ -59,6 +59,17 @@ def test_what_it_says(kit: Kit) -> None:
     assert values["fixpack:sha256:demo_plugin/runner.py"] == sha((kit.site / "demo_plugin/runner.py").read_bytes())
 
 
+def test_an_abbreviated_commit_comes_with_its_archive(kit: Kit) -> None:
+    archive = f"sdist: {{filename: demo_core-1.0.0.tar.gz, sha256: {'a' * 64}}}\n"
+    kit.edit("anchors/demo-core/v1.0.0.yaml", f"commit: {'c' * 40}\n", f"commit: {'c' * 9}\n{archive}")
+    kit.lock()
+    kit.apply()
+    core = made(kit)["components"][0]
+    values = {each["name"]: each["value"] for each in core["properties"]}
+    assert (values["fixpack:commit"], values["fixpack:sdist:sha256"]) == ("c" * 9, "a" * 64)
+    assert core["pedigree"]["commits"] == [{"uid": "c" * 9}]
+
+
 def test_each_diff_makes_the_fixed_files_out_of_upstreams(kit: Kit, tmp_path: Path) -> None:
     kit.apply("long-share")
     loaded = registry.load(str(kit.registry))

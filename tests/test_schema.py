@@ -17,8 +17,13 @@ from fixpack.errors import RegistryError
 
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMAS = ROOT / "fixpack" / "schemas"
-KINDS = ("fix", "anchors", "profile")
-FILES = {"fix": "fixes/rows.yaml", "anchors": "anchors/demo-dist/v1.0.0.yaml", "profile": "profiles/demo-v1.yaml"}
+KINDS = ("fix", "anchors", "profile", "launch")
+FILES = {
+    "fix": "fixes/rows.yaml",
+    "anchors": "anchors/demo-dist/v1.0.0.yaml",
+    "profile": "profiles/demo-v1.yaml",
+    "launch": "launch/demo.yaml",
+}
 
 GOOD: dict[str, dict[str, Any]] = {
     "fix": {
@@ -60,8 +65,57 @@ GOOD: dict[str, dict[str, Any]] = {
         "hardware": "none",
         "releases": {"demo-dist": "v1.0.0"},
         "fixes": ["rows"],
+        "launch": ["demo"],
+    },
+    "launch": {
+        "launch": "demo",
+        "about": "a demonstration",
+        "sources": {"own": "our own words"},
+        "models": {"small": {"about": "a small model", "match": "(?i)small"}},
+        "variables": {"ROWS_GIB": {"kind": "number", "unset": "1"}},
+        "machine": {"resource": "example.com/gpu", "count": 1},
+        "rules": [
+            {"rule": "mode", "required": "ROWS_MODE", "value": "fast", "reason": "it is quicker", "source": "own"},
+            {
+                "rule": "memory",
+                "holds": "ROWS_GIB <= 8",
+                "models": ["small"],
+                "reason": "there is no more",
+                "source": "own",
+                "remedy": "lower ROWS_GIB",
+            },
+        ],
     },
 }
+
+
+HAS = {"url": "https://example.org/pull/1", "reason": "it counts rows", "anchor": "count"}
+BAD_HAS: dict[str, Any] = {
+    "as a list": ["demo-dist@v2.0.0"],
+    "without a release": {"demo-dist": HAS},
+    "without a reason": {"demo-dist@v2.0.0": {"anchor": "count"}},
+    "without an anchor": {"demo-dist@v2.0.0": {"reason": "it counts rows"}},
+    "over http": {"demo-dist@v2.0.0": {**HAS, "url": "http://example.org"}},
+    "with an unknown key": {"demo-dist@v2.0.0": {**HAS, "tests": []}},
+    "with no test's name": {"demo-dist@v2.0.0": {**HAS, "green": ["rows"]}},
+    "with a test twice": {"demo-dist@v2.0.0": {**HAS, "green": ["test_rows", "test_rows"]}},
+}
+
+
+def upstream_has_a_part(document: dict[str, Any]) -> None:
+    """One of two tests is green on the release of the profile."""
+    document["proof"]["stock"]["test_more"] = "more"
+    document["upstream-has"] = {"demo-dist@v1.0.0": {**HAS, "green": ["test_rows"]}}
+
+
+def archive(commit: str) -> Callable[[dict[str, Any]], None]:
+    """A release whose archive is pinned, with this commit."""
+
+    def change(document: dict[str, Any]) -> None:
+        document["commit"] = commit
+        document["sdist"] = {"filename": "demo-1.0.0.tar.gz", "sha256": "d" * 64}
+
+    return change
 
 
 def put(*path: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
@@ -192,6 +246,7 @@ BAD: dict[str, list[tuple[str, Callable[[dict[str, Any]], None]]]] = {
         ("upstream form ends in an empty line", put(*EDITS, 1, "upstream-form", value="rows = 2\n\n")),
         ("empty upstream form", put(*EDITS, 1, "upstream-form", value="")),
         ("expression is a number", put("proof", "stock", value={"test_rows": 3})),
+        *((f"upstream-has {name}", put("upstream-has", value=value)) for name, value in BAD_HAS.items()),
     ],
     "anchors": [
         *((f"no {key}", drop(key)) for key in GOOD["anchors"]),
@@ -203,6 +258,8 @@ BAD: dict[str, list[tuple[str, Callable[[dict[str, Any]], None]]]] = {
         ("version is a number", put("version", value=1.0)),
         ("package with a dash", put("package", value="demo-dist")),
         ("short commit", put("commit", value="abc1234")),
+        ("abbreviated commit without an archive", put("commit", value="abcdef012")),
+        ("an archive and a commit that is too short", archive("abcdef01")),
         ("commit with capitals", put("commit", value="A" * 40)),
         ("also-commits is a string", put("also-commits", value="a" * 40)),
         ("also-commits short", put("also-commits", value=["abc"])),
@@ -227,7 +284,10 @@ BAD: dict[str, list[tuple[str, Callable[[dict[str, Any]], None]]]] = {
         ("text with a tab", put(*FILE, "anchors", "count", "text", value="if x:\n\trows = 1")),
     ],
     "profile": [
-        *((f"no {key}", drop(key)) for key in GOOD["profile"]),
+        *((f"no {key}", drop(key)) for key in GOOD["profile"] if key != "launch"),
+        ("launch is a string", put("launch", value="demo")),
+        ("launch twice", put("launch", value=["demo", "demo"])),
+        ("launch escapes", put("launch", value=["../demo"])),
         ("unknown key", put("optin", value=[])),
         ("name with a space", put("profile", value="demo v1")),
         ("aliases is a string", put("aliases", value="v1")),
@@ -246,8 +306,54 @@ BAD: dict[str, list[tuple[str, Callable[[dict[str, Any]], None]]]] = {
         ("fix is a mapping", put("fixes", value=[{"id": "rows"}])),
         ("opt-in is null", put("opt-in", value=None)),
     ],
+    "launch": [
+        *((f"no {key}", drop(key)) for key in ("launch", "about", "sources", "rules")),
+        ("unknown key", put("rule", value=[])),
+        ("name with a slash", put("launch", value="a/b")),
+        ("blank about", put("about", value=" ")),
+        ("a source is a number", put("sources", "own", value=1)),
+        ("notes is a string", put("notes", value="x")),
+        ("a model without match", drop("models", "small", "match")),
+        ("a match that is no expression", put("models", "small", "match", value="(")),
+        ("unknown key in a model", put("models", "small", "size", value=1)),
+        ("variable in small letters", put("variables", "rows", value={"kind": "text"})),
+        ("variable of no kind", drop("variables", "ROWS_GIB", "kind")),
+        ("variable of an odd kind", put("variables", "ROWS_GIB", "kind", value="bool")),
+        ("unset is a number", put("variables", "ROWS_GIB", "unset", value=1)),
+        ("no resource", drop("machine", "resource")),
+        ("an odd resource", put("machine", "resource", value="gpu")),
+        ("no accelerator", put("machine", "count", value=0)),
+        ("a capability in small letters", put("machine", "capabilities", value=["sys_nice"])),
+        ("memory-lock is a string", put("machine", "memory-lock", value="yes please")),
+        ("unknown key in the machine", put("machine", "cpu", value=1)),
+        ("no rule", put("rules", value=[])),
+        ("rules is a mapping", put("rules", value={"mode": {}})),
+        *((f"a rule without {key}", drop("rules", 0, key)) for key in ("rule", "required", "reason", "source")),
+        ("a rule of two kinds", put("rules", 0, "forbidden", value="--rows")),
+        ("unknown key in a rule", put("rules", 0, "valeu", value="1")),
+        ("a short option", put("rules", 0, "required", value="-r")),
+        ("a variable in small letters", put("rules", 0, "required", value="rows_mode")),
+        ("value is a number", put("rules", 0, "value", value=1)),
+        ("value is a mapping", put("rules", 0, "value", value={})),
+        ("match is no expression", put("rules", 0, "match", value="*")),
+        ("an empty formula", put("rules", 1, "holds", value="")),
+        ("a long formula", put("rules", 1, "holds", value="ROWS_GIB + " * 40 + "1")),
+        ("an odd level", put("rules", 0, "level", value="fatal")),
+        ("models is a string", put("rules", 1, "models", value="small")),
+        ("a fix with a slash", put("rules", 0, "fixes", value=["a/b"])),
+        ("unset is a string", put("rules", 0, "unset", value="x")),
+    ],
 }
 
+MACHINE = {
+    "runtime": "demo",
+    "driver": "demo",
+    "resource": "example.com/gpu",
+    "count": 8,
+    "capabilities": ["IPC_LOCK"],
+    "memory-lock": True,
+    "variables": {"DEVICES": "all"},
+}
 ALSO_GOOD: dict[str, list[tuple[str, Callable[[dict[str, Any]], None]]]] = {
     "fix": [
         ("limits", put("limits", value="only rows")),
@@ -260,12 +366,14 @@ ALSO_GOOD: dict[str, list[tuple[str, Callable[[dict[str, Any]], None]]]] = {
         ("an upstream form", put(*EDITS, 1, "upstream-form", value="if rows:\n    count = 2\n")),
         ("requires nothing", put("requires", value=[])),
         ("requires-with no distribution", put("requires-with", value={})),
+        ("upstream-has a part", upstream_has_a_part),
     ],
     "anchors": [
         ("a second file without anchors", put("files", "demo/other.py", value={"sha256": "c" * 64})),
         ("other commits", put("also-commits", value=["c" * 40])),
         ("git", put("git", value="https://example.org/demo")),
         ("sdist", put("sdist", value={"filename": "demo-1.0.0.tar.gz", "sha256": "d" * 64})),
+        ("an archive and an abbreviated commit", archive("abcdef012")),
         ("anchor without scope", drop(*FILE, "anchors", "count", "within")),
         ("a module's end", put(*FILE, "anchors", "end", value={})),
     ],
@@ -273,6 +381,18 @@ ALSO_GOOD: dict[str, list[tuple[str, Callable[[dict[str, Any]], None]]]] = {
         ("aliases", put("aliases", value=["v1", "v1.0.0"])),
         ("experimental", put("experimental", value=True)),
         ("no opt-in", put("opt-in", value=[])),
+    ],
+    "launch": [
+        ("notes", put("notes", value=["read this", "and this"])),
+        ("a whole machine", put("machine", value=MACHINE)),
+        ("several texts", put("rules", 0, "also", value=["quick", "swift"])),
+        ("a level", put("rules", 0, "level", value="note")),
+        ("with a fix", put("rules", 0, "fixes", value=["rows"])),
+        ("without a fix", put("rules", 0, "without", value=["rows"])),
+        ("a condition", put("rules", 0, "when", value="ROWS_GIB > 1")),
+        ("an expression", put("rules", 0, "match", value="fast.*")),
+        ("unset is right", put("rules", 0, "unset", value=True)),
+        ("a variable without a default", drop("variables", "ROWS_GIB", "unset")),
     ],
 }
 
@@ -352,7 +472,12 @@ def test_the_schema_is_a_schema_and_describes_every_property(kind: str) -> None:
 
 
 def test_the_registry_s_own_files_fit_and_name_their_schema() -> None:
-    folders = {"fix": "fixes/*.yaml", "anchors": "anchors/*/*.yaml", "profile": "profiles/*.yaml"}
+    folders = {
+        "fix": "fixes/*.yaml",
+        "anchors": "anchors/*/*.yaml",
+        "profile": "profiles/*.yaml",
+        "launch": "launch/*.yaml",
+    }
     for kind, pattern in folders.items():
         files = sorted(ROOT.glob(pattern))
         assert files

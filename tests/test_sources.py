@@ -598,3 +598,109 @@ def test_missing_git_is_named(monkeypatch: pytest.MonkeyPatch, upstream: Path, t
 
 def test_blob_id_is_gits(upstream: Path) -> None:
     assert gittree.blob_id(b"# v2\n") == run_git(upstream, "rev-parse", "v2:pkg/__init__.py")
+
+
+def abbreviated(upstream: Path, **changes: object) -> Release:
+    """v2 as its archive names it: nine digits of its commit."""
+    whole = release_of(upstream)
+    return whole._replace(commit=whole.commit[:9], **changes)
+
+
+@pytest.mark.parametrize("kind", ["clone", "shallow", "no tag"])
+def test_abbreviated_commit(upstream: Path, tmp_path: Path, kind: str) -> None:
+    """It is resolved, and the whole id recorded."""
+    release, full = abbreviated(upstream), release_of(upstream).commit
+    origin = upstream
+    if kind == "shallow":
+        origin = tmp_path / "shallow"
+        run_git(tmp_path, "clone", "-q", "--depth=1", "--branch=v2", upstream.as_uri(), str(origin))
+    elif kind == "no tag":
+        run_git(upstream, "tag", "-d", "v1", "v2")
+    done = sources.obtain(release, str(origin))
+    assert contents(done.path) == expected("v2")
+    assert done.record == cache.Record("git", full, "", str(origin), {})
+    assert sources.verify(release) == []
+    assert sources.obtain(release).action == "kept"
+    shutil.rmtree(done.path)
+    assert sources.obtain(release).record.origin == "the cached repository"
+
+
+def test_abbreviated_commit_that_the_tag_does_not_have(upstream: Path, tmp_path: Path) -> None:
+    """The id must start with the digits, whatever the tag says."""
+    release = abbreviated(upstream, name="v1")
+    run_git(tmp_path, "clone", "-q", "--bare", "--depth=1", "--branch=v1", upstream.as_uri(), "only-v1")
+    with pytest.raises(SourceError) as caught:
+        sources.fetch(release, str(tmp_path / "only-v1"))
+    problem = caught.value.problems[0]
+    assert (problem.code, problem.expected) == ("commit_missing", f"commit {release.commit}, tag v1")
+    assert problem.found == f"its tag v1 is {release_of(upstream, 'v1').commit}"
+
+
+def test_abbreviated_commit_needs_the_pinned_bytes(upstream: Path) -> None:
+    """A few digits can be had on purpose: the touched files must be the pinned ones too."""
+    file = SourceFile("pkg/crlf.py", "0" * 64, {})
+    with pytest.raises(SourceError) as caught:
+        sources.fetch(abbreviated(upstream, files={file.path: file}), str(upstream))
+    assert caught.value.problems[0].code == "pin_differs"
+
+
+def test_tree_of_another_commit_than_the_abbreviated_one(upstream: Path) -> None:
+    first = release_of(upstream, "v1")
+    sources.fetch(first, str(upstream))
+    second = abbreviated(upstream, name="v1")
+    problem = sources.verify(second)[0]
+    assert (problem.code, problem.found) == ("source_damaged", f"commit {first.commit}")
+
+
+def test_what_is_said_of_an_abbreviated_commit(
+    registry_root: Path, upstream: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole id, and no word of another commit that would stand in for it."""
+    full = release_of(upstream).commit
+    anchors = registry_root / "anchors/demo-pkg/v2.yaml"
+    text = anchors.read_text().replace(full, full[:9])
+    sdist = f"sdist: {{filename: demo_pkg-2.tar.gz, sha256: {'f' * 64}}}\n"
+    anchors.write_text(text + sdist)
+    assert sources_verb(registry_root, "fetch", "demo-pkg@v2", "--from", str(upstream)) == 0
+    assert capsys.readouterr().out.startswith(f"demo-pkg@v2: fetched, commit {full[:12]} from {upstream}\n")
+    anchors.write_text(text)  # no archive is pinned: then the id must be whole
+    with pytest.raises(RegistryError, match="'commit'"):
+        sources_verb(registry_root, "list")
+
+
+def test_a_commit_that_no_release_pins(
+    registry_root: Path, upstream: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A nightly: git proves it by its id, and it lies beside the releases under that name."""
+    (upstream / "later.py").write_text("later = 1\n")
+    run_git(upstream, "add", "later.py")
+    run_git(upstream, "commit", "-q", "-m", "a nightly")
+    commit = run_git(upstream, "rev-parse", "HEAD")
+    name = f"demo-pkg@{commit}"
+    assert sources_verb(registry_root, "fetch", name, "--from", str(upstream)) == 0
+    assert capsys.readouterr().out.startswith(f"{name}: fetched, commit {commit[:12]} from {upstream}\n")
+    assert sources_verb(registry_root, "path", name) == 0
+    path = Path(capsys.readouterr().out.strip())
+    assert (path / "later.py").read_text() == "later = 1\n"
+    assert sources_verb(registry_root, "verify", name) == 0
+    assert sources_verb(registry_root, "list") == 0
+    assert any(line.startswith(name) and " by commit " in line for line in capsys.readouterr().out.splitlines())
+    (path / "later.py").write_text("later = 2\n")
+    with pytest.raises(SourceError, match="changed since it was fetched"):
+        sources_verb(registry_root, "verify", name)
+
+
+@pytest.mark.parametrize("digits", [8, 39])
+def test_a_commit_by_some_of_its_digits_is_refused(upstream: Path, digits: int) -> None:
+    release = release_of(upstream)
+    with pytest.raises(UsageError) as caught:
+        sources.find({release.ref: release}, f"demo-pkg@{'d05da62e9ccdf8e342b15bf6785d83224cc165af'[:digits]}")
+    assert caught.value.problems[0].hint == "give all 40 digits of the commit's id"
+
+
+def test_a_commit_that_the_origin_lacks(upstream: Path) -> None:
+    pinned = release_of(upstream)
+    release = sources.find({pinned.ref: pinned}, f"demo-pkg@{'d' * 40}")
+    with pytest.raises(SourceError) as caught:
+        sources.fetch(release, str(upstream))
+    assert caught.value.problems[0].code == "commit_missing"

@@ -13,6 +13,10 @@ from pathlib import Path
 import pytest
 from kit import DEFAULT, PATCHES, REPO, Kit, as_nobody, sha, state
 
+from fixpack import docs
+from fixpack.errors import RegistryError
+from fixpack.registry import load
+
 ALL_PRISTINE = dict.fromkeys((*DEFAULT, "long-share", "wide-log"), "pristine")
 
 
@@ -306,3 +310,102 @@ def test_a_read_only_mount(kit: Kit) -> None:
     assert done.returncode == 0, (done.stdout, done.stderr)
     assert done.stderr.count("[write_failed]") == 2
     assert "Read-only file system" in done.stderr
+
+
+def supersede(kit: Kit) -> None:
+    """The plugin's second release has what order-kept brings: its profile does without the fix."""
+    kit.edit("profiles/bench-v2.0.0.yaml", "rows-counted, order-kept, core-guard", "rows-counted, core-guard")
+    kit.edit(
+        "fixes/order-kept.yaml",
+        "proof:\n",
+        "upstream-has:\n  demo-plugin@v2.0.0:\n    url: https://example.org/pull/7\n"
+        "    reason: It keeps the order since then.\n    anchor: order-of-upstream\nproof:\n",
+    )
+    kit.edit(
+        "anchors/demo-plugin/v2.0.0.yaml",
+        "      step-add:\n",
+        "      order-of-upstream:\n        within: Runner.step\n        text: order = sorted(rows)\n      step-add:\n",
+    )
+    kit.lock()
+    kit.fresh_site("v2.0.0")
+
+
+def superseded_fix(kit: Kit) -> dict[str, str]:
+    found = kit.verb("status", "--profile", "v2.0.0", "--json").json["fixes"]
+    return next(fix for fix in found if fix["id"] == "order-kept")
+
+
+def test_a_fix_that_the_release_has(kit: Kit) -> None:
+    """On stock, with the other fixes in, and beside a foreign change elsewhere in its file."""
+    supersede(kit)
+    told = "upstream has it in demo-plugin@v2.0.0: It keeps the order since then (https://example.org/pull/7)"
+    for _ in range(2):
+        fix = superseded_fix(kit)
+        assert (fix["state"], fix["reason"]) == ("superseded", told)
+        assert kit.run("--profile", "v2.0.0", "--site", str(kit.site)).code == 0
+    done = kit.verb("status", "--profile", "v2.0.0")
+    assert done.code == 0
+    line = f"      fixes/order-kept.yaml: {told} [superseded]\n"
+    assert f"  ^ order-kept    r1  keep the order of rows\n{line}" in done.out
+    rewrite(kit.site / "demo_plugin/runner.py", "One per process.", "One per thread.")
+    assert superseded_fix(kit)["state"] == "superseded"
+
+
+@pytest.mark.parametrize(("change", "state"), [("sorted(rows)", "foreign"), ("", "missing")])
+def test_upstreams_line_is_not_in_the_bytes(kit: Kit, change: str, state: str) -> None:
+    """The release is said to have it; these bytes do not."""
+    supersede(kit)
+    if change:
+        rewrite(kit.site / "demo_plugin/runner.py", change, "list(rows)")
+    else:
+        (kit.site / "demo_plugin/runner.py").unlink()
+    assert superseded_fix(kit)["state"] == state
+    assert kit.verb("status", "--profile", "v2.0.0").code == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "told"),
+    [
+        ("profiles/bench-v2.0.0.yaml", "[rows-counted, core", "[rows-counted, order-kept, core",
+         "bench-v2.0.0 lists order-kept, which demo-plugin@v2.0.0 has"),
+        ("fixes/order-kept.yaml", "demo-plugin@v2.0.0:", "demo-plugin@v9.0.0:",
+         "order-kept says that 'demo-plugin@v9.0.0' has it, for which there is no anchors file"),
+        ("fixes/order-kept.yaml", "anchor: order-of-upstream", "anchor: order-of-others",
+         "order-kept names a line of upstream's by 'order-of-others', an anchor that "
+         "anchors/demo-plugin/v2.0.0.yaml lacks"),
+        ("fixes/order-kept.yaml", "anchor: order-of-upstream", "anchor: order-of-upstream\n    green: [test_other]",
+         "test_other is said to be green on demo-plugin@v2.0.0, but is not among the tests that stock fails"),
+    ],
+)  # fmt: skip
+def test_a_wrong_word_about_upstream(kit: Kit, path: str, old: str, new: str, told: str) -> None:
+    supersede(kit)
+    kit.edit(path, old, new)
+    with pytest.raises(RegistryError) as caught:
+        load(str(kit.registry))
+    assert told in [problem.message for problem in caught.value.problems]
+
+
+def test_show_says_what_upstream_has(kit: Kit) -> None:
+    supersede(kit)
+    out = kit.verb("show", "order-kept").out
+    assert "demo-plugin@v2.0.0 has it: https://example.org/pull/7\n  It keeps the order since then.\n" in out
+    assert "\n  demo-plugin@v2.0.0\n" not in out  # it edits nothing there
+    assert kit.verb("show", "order-kept", "--json").json["upstream_has"] == {
+        "demo-plugin@v2.0.0": {
+            "url": "https://example.org/pull/7",
+            "reason": "It keeps the order since then.",
+            "green": [],
+        }
+    }
+
+
+def test_pages_say_what_upstream_has(kit: Kit) -> None:
+    supersede(kit)
+    made = docs.pages(load(str(kit.registry)), None)
+    assert "| [order-kept](../fixes/order-kept.md) | demo-plugin@v2.0.0 | It keeps the order since then." in made[
+        "profiles/bench-v2.0.0.md"
+    ]
+    assert "- demo-plugin@v2.0.0 has it: It keeps the order since then. <https://example.org/pull/7>" in made[
+        "fixes/order-kept.md"
+    ]
+    assert "| default | upstream |" in made["fixes/README.md"]

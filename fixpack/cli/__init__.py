@@ -27,6 +27,7 @@ VERBS = {
     "lock": ("lock", "regenerate the profiles' locks from the cached sources"),
     "sources": ("sources", "fetch, list and verify the pinned upstream sources"),
     "prove": ("prove", "run each fix's proof on stock and on fixed code"),
+    "launch": ("launch", "check the command that starts a server by a profile's rules, start it, or write it"),
     "docs": ("docs", "write docs/ from the registry"),
     "schema": ("schema", "print the JSON Schema of a registry file kind"),
 }

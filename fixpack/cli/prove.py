@@ -107,7 +107,7 @@ def _print_table(result: ProfileResult, out: TextIO) -> None:
     from rich.table import Table
 
     table = Table(*HEADINGS)
-    colours = {"proven": "green", "failed": "red", "skipped": "yellow"}
+    colours = {"proven": "green", "superseded": "cyan", "failed": "red", "skipped": "yellow"}
     for cells in rows:
         table.add_row(*cells[:-1], f"[{colours[cells[-1]]}]{cells[-1]}[/]")
     Console(file=out).print(table)

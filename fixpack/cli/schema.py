@@ -8,7 +8,7 @@ import sys
 
 HELP = "print the JSON Schema of a kind of file"
 
-KINDS = ("fix", "anchors", "profile", "receipt")
+KINDS = ("fix", "anchors", "profile", "launch", "receipt")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -21,6 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print one fix; returns 0."""
+    from fixpack.docs import releases_of
     from fixpack.errors import UsageError
     from fixpack.registry import load, unknown
 
@@ -29,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     if fix is None:
         raise UsageError(unknown("fix", args.fix, registry.fixes))
     edits = []
-    for release in registry.releases.values():
+    for release in releases_of(registry, fix):
         for edit in fix.edits_for(release):
             found = release.find(edit.anchor) if edit.anchor else None
             if edit.anchor and found is None:
@@ -65,6 +66,10 @@ def run(args: argparse.Namespace) -> int:
         "limits": fix.limits,
         "origin": fix.origin._asdict(),
         "upstream": fix.upstream._asdict(),
+        "upstream_has": {
+            ref: {"url": has.url, "reason": has.reason, "green": list(has.green)}
+            for ref, has in fix.upstream_has.items()
+        },
         "retires_when": fix.retires_when,
         "requires": list(fix.requires),
         "requires_with": {name: list(others) for name, others in fix.requires_with.items()},
@@ -93,6 +98,9 @@ def as_text(fix: dict[str, Any]) -> str:
     upstream = fix["upstream"]
     lines += ["", f"origin: {origin}", f"upstream: {upstream['status']} {upstream['url']}".rstrip()]
     lines += _wrapped(upstream["reason"]) if upstream["reason"] else []
+    for ref, has in fix["upstream_has"].items():
+        lines += [f"{ref} has {'a part of it' if has['green'] else 'it'}: {has['url']}".rstrip(": ")]
+        lines += _wrapped(has["reason"])
     required = [*fix["requires"], *(f"with {dist}: {', '.join(each)}" for dist, each in fix["requires_with"].items())]
     lines.append(f"requires: {', '.join(required) or 'nothing'}")
     lines.append("profiles: " + ", ".join(f"{name} ({kind})" for name, kind in fix["profiles"].items()))

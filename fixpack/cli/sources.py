@@ -27,7 +27,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         description="Bring pinned releases into the cache. Without --from: from the machine's package index where "
         "the release pins a source archive, else from the git address that its anchors file names.",
     )
-    fetch.add_argument("names", nargs="+", metavar="NAME@RELEASE", help="for example vllm-gaudi@v0.26.0")
+    fetch.add_argument(
+        "names",
+        nargs="+",
+        metavar="NAME@RELEASE",
+        help="for example vllm-gaudi@v0.26.0; or NAME@COMMIT, all 40 digits, to look at a commit that no release pins",
+    )
     fetch.add_argument(
         "--from",
         dest="origin",
@@ -83,7 +88,11 @@ def _origin(release: Release, record: cache.Record) -> str:
     """What a tree was made of, in words."""
     if record.kind == "sdist":
         return f"archive sha256 {short(record.sdist_sha256)} from {record.origin}"
-    also = "" if record.commit == release.commit else f" (stands in for {release.commit[:12]}: the touched files agree)"
+    also = (
+        ""
+        if record.commit.startswith(release.commit)
+        else f" (stands in for {release.commit[:12]}: the touched files agree)"
+    )
     return f"commit {record.commit[:12]}{also} from {record.origin}"
 
 
@@ -91,7 +100,7 @@ class Row(NamedTuple):
     """A line of the list."""
 
     release: str
-    state: str  # "cached", "absent", "unreadable", or "unpinned": a tree that no release names any more
+    state: str  # "cached", "absent", "unreadable"; "by commit", or "unpinned": a tree that no release names any more
     commit: str  # what the tree was made of or, where there is none, what the release pins
     sdist_sha256: str
     path: str
@@ -111,7 +120,11 @@ def _rows(pinned: Mapping[str, Release]) -> list[Row]:
     folder = os.path.join(cache.cache_dir(), "trees")
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         if name not in pinned:
-            rows.append(Row(name, "unpinned", "", "", os.path.join(folder, name)))
+            path = os.path.join(folder, name)
+            made = cache.read_record(path)
+            by_commit = made is not None and made.commit == name.partition("@")[2]
+            state, commit = ("by commit", name.partition("@")[2]) if by_commit else ("unpinned", "")
+            rows.append(Row(name, state, commit, "", path))
     return rows
 
 

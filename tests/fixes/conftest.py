@@ -77,7 +77,7 @@ if not INNER:
                     continue
                 result = self.results.get(profile.name)
                 verdicts = {verdict.fix: verdict for verdict in result.verdicts} if result else {}
-                for fix in (*profile.fixes, *profile.opt_in):
+                for fix in (*profile.fixes, *profile.opt_in, *self.registry.superseded(profile)):
                     if fix not in verdicts:
                         yield f"{fix}[{profile.name}] did not run"
                     elif verdicts[fix].status == "skipped":
@@ -123,7 +123,7 @@ if not INNER:
                 raise self.CollectError(f"{here} is the proof of no fix")
             for profile in bench.registry.profiles.values():
                 for fix in fixes:
-                    if fix in (*profile.fixes, *profile.opt_in):
+                    if fix in (*profile.fixes, *profile.opt_in, *bench.registry.superseded(profile)):
                         item = ProofItem.from_parent(self, name=f"{fix}[{profile.name}]")
                         item.fix, item.profile = fix, profile
                         yield item

@@ -95,7 +95,8 @@ def proof_env(
         if not (tree / package / "__init__.py").is_file():
             raise HarnessError(f"{tree}: no {package}/ in it")
     env = {name: value for name, value in os.environ.items() if not SEALED.match(name)}
-    path = [HERE, *([HERE / "stubs"] if gaudi_tree else []), HERE / "stubs-common", *(tree.resolve() for tree, _ in trees)]
+    stubs = [HERE / "stubs", HERE / "stubs-common"] if gaudi_tree else [HERE / "stubs-common"]
+    path = [HERE, *stubs, *(tree.resolve() for tree, _ in trees)]
     env.update(
         PYTHONPATH=os.pathsep.join(dict.fromkeys(map(str, path))),
         PYTHONPYCACHEPREFIX=str(cache / "pycache"),

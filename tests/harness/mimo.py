@@ -1,7 +1,7 @@
 """A small MiMo-V2 whose loading code is the release's own: fused FP8 qkv_proj weights, as the Pro checkpoint has them.
 
-The model class, its ``load_weights``, the loader that groups the stream by name and the sharding of the projections are
-real.  The decoder layers hold only what that code touches, because attention and experts need kernels to be constructed.
+The model class, its ``load_weights``, the loader that groups the stream by name and the sharding of the projections
+are real.  The decoder layers hold only what that code touches: attention and experts need kernels to be constructed.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+self._fixpack_entries.end_of_module()

@@ -1,0 +1,176 @@
+"""Every rule of every profile: a command that breaks it, and one that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from fixpack import launch_case, launch_check, launch_render, registry, serve_line, serve_options
+from fixpack.launch_case import Case
+from fixpack.model import Profile
+
+REGISTRY = registry.load(str(Path(__file__).resolve().parent.parent))
+MODELS = {
+    "": "some/other-model",
+    "mimo-pro": "XiaomiMiMo/MiMo-V2.6-Pro-RL",
+    "mimo-flash": "XiaomiMiMo/MiMo-V2.6-Flash-RL",
+    "mimo-four-chunks": "XiaomiMiMo/MiMo-V2.5",
+}
+
+
+class Broken(NamedTuple):
+    """What breaks a rule when it is added to a right command."""
+
+    options: Sequence[str] = ()
+    variables: Mapping[str, str | None] = {}
+    out: Sequence[str] = ()  # options to take out of the right command
+    model: str = "mimo-pro"
+    fixes: Sequence[str] = ()
+    name: str = ""  # what the command calls the model
+
+
+BROKEN: dict[str, Broken] = {
+    # gaudi2
+    "compile-mode": Broken(variables={"PT_HPU_LAZY_MODE": "1"}),
+    "static-shapes": Broken(variables={"VLLM_T_COMPILE_DYNAMIC_SHAPES": "true"}),
+    "lazy-collectives": Broken(variables={"PT_HPU_ENABLE_LAZY_COLLECTIVES": None}),
+    "warm-up": Broken(variables={"VLLM_SKIP_WARMUP": "true"}, model=""),
+    "experts-mxfp4": Broken(variables={"MIMO_EXPERT_DTYPE": "fp8"}),
+    "packed-expert-kernels": Broken(variables={"MIMO_MXK": "0"}),
+    "packed-experts-compiled": Broken(variables={"PT_HPU_LAZY_MODE": "1"}),
+    "window-kv": Broken(variables={"MIMO_SWA_KV_GROUPS": None}),
+    "window-kv-eight-cards": Broken(["--tensor-parallel-size", "4"]),
+    "window-kv-without-prefix-caching": Broken(["--no-enable-prefix-caching"]),
+    "window-kv-no-speculation": Broken(["--speculative-config", '{"method": "mtp"}'], model="mimo-flash"),
+    "window-kv-no-speculation-by-method": Broken(["--spec-method", "ngram"]),
+    "window-kv-no-lazy-graphs": Broken(variables={"PT_HPU_LAZY_MODE": "1"}),
+    "global-tiles": Broken(variables={"MIMO_GA_TILE": "0"}),
+    "moe-chunk": Broken(variables={"VLLM_MOE_CHUNK": "64"}),
+    "moe-token-boundary": Broken(variables={"VLLM_MOE_TOKEN_BOUNDARY": None}),
+    "execute-timeout": Broken(variables={"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "300"}),
+    "recipe-cache": Broken(variables={"PT_HPU_RECIPE_CACHE_CONFIG": "/tmp"}),
+    "eight-cards": Broken(["-tp", "4"]),
+    "context-pro": Broken(["--max-model-len", "262145"]),
+    "context-flash": Broken(["--max-model-len", "1M"], model="mimo-flash"),
+    "kv-pool-pro": Broken(["--max-num-seqs", "9"]),
+    "sequences-pro": Broken(["--max-num-seqs", "9"]),
+    "sequences-flash": Broken(out=["--max-num-seqs"], model="mimo-flash"),
+    "prefill-chunk": Broken(["--long-prefill-token-threshold", "4096"]),
+    "block-size": Broken(["--block-size", "64"]),
+    "prompt-token-details": Broken(out=["--enable-prompt-tokens-details"]),
+    "generation-defaults": Broken(["--override-generation-config.temperature", "0.5"]),
+    # both
+    "batched-tokens": Broken(["--max-num-batched-tokens", "16k"]),
+    "memory-fraction": Broken(["--gpu-memory-utilization", "0.98"]),
+    "remote-code": Broken(["--no-trust-remote-code"]),
+    "generation-config": Broken(["--generation-config", "elsewhere"]),
+    "reasoning-parser": Broken(["--reasoning-parser", "qwen3"]),
+    "tool-choice": Broken(["--no-enable-auto-tool-choice"]),
+    "tool-parser": Broken(out=["--tool-call-parser"]),
+    "tool-choice-needs-parser": Broken(["--enable-auto-tool-choice"], model=""),
+    # gb300
+    "offload-backend": Broken(["--offload-backend", "auto"]),
+    "offload-budget": Broken(["--cpu-offload-gb", "299"]),
+    "offload-budget-measured": Broken(["--cpu-offload-gb", "310"]),
+    "offload-names": Broken(["--cpu-offload-params", "experts.w13_weight", "experts.w2_weight"]),
+    "offload-names-legacy": Broken(
+        ["--cpu-offload-params", "experts.w13_weight", "experts.w2_weight"], fixes=("offload-naming-legacy",)
+    ),
+    "hbm-stock": Broken(["--cpu-offload-gb", "300", "--max-model-len", "490466"]),
+    "exact-pinning": Broken(variables={"VLLM_WEIGHT_OFFLOADING_DISABLE_PIN_MEMORY": "0"}),
+    "uva-on": Broken(variables={"VLLM_WEIGHT_OFFLOADING_DISABLE_UVA": "1"}),
+    "marlin": Broken(["--moe-backend", "auto"]),
+    "no-deep-gemm": Broken(variables={"VLLM_USE_DEEP_GEMM": "1"}),
+    "no-streamer": Broken(["--load-format", "runai_streamer"]),
+    "no-streamer-advised": Broken(["--load-format", "fastsafetensors"]),
+    "no-object-store": Broken(name="s3://bucket/MiMo-V2.6-Pro-RL"),
+    "one-gpu": Broken(["--data-parallel-size", "2"]),
+    "no-expert-parallel": Broken(["--enable-expert-parallel"]),
+    "no-eplb": Broken(["--enable-eplb"]),
+    "no-speculation": Broken(["--speculative-config.method", "mtp"]),
+    "no-speculation-by-method": Broken(["--spec-method", "ngram"]),
+    "decode-graphs": Broken(["-cc.cudagraph_mode", "PIECEWISE"]),
+    "sequences": Broken(["--max-num-seqs", "256"]),
+    "context-stock": Broken(["--max-model-len", "1M"]),
+    "all-layers": Broken(["--hf-overrides.num_hidden_layers", "16"]),
+    "router-float32": Broken(["--hf-overrides", '{"moe_router_dtype": "bfloat16"}']),
+    "four-chunk-models": Broken(model="mimo-four-chunks"),
+}
+
+
+def cases() -> list[tuple[str, str]]:
+    """Each rule with each profile in which it can apply."""
+    found = []
+    for profile in REGISTRY.profiles.values():
+        for file in REGISTRY.rule_files(profile):
+            for rule in file.rules:
+                default = not set(rule.without) & set(profile.fixes)
+                pinned = not rule.releases or profile.releases["vllm"] in rule.releases
+                if default and pinned and set(rule.fixes) <= {*profile.fixes, *profile.opt_in}:
+                    found.append((profile.name, rule.id))
+    return found
+
+
+def case(profile: Profile, words: Sequence[str], variables: Mapping[str, str], broken: Broken) -> Case:
+    files = REGISTRY.rule_files(profile)
+    table = serve_options.table(profile.releases["vllm"])
+    served = serve_line.read(["vllm", "serve", *words], table)
+    key = launch_case.model_key(files, broken.model, served.model)
+    return Case(files, table, served, dict(variables), frozenset((*profile.fixes, *broken.fixes)), key)
+
+
+def without(words: list[str], option: str) -> list[str]:
+    """Words without an option and its values."""
+    if option not in words:
+        return words
+    at = words.index(option)
+    end = next((index for index in range(at + 1, len(words)) if words[index].startswith("-")), len(words))
+    return without([*words[:at], *words[end:]], option)
+
+
+@pytest.mark.parametrize(("name", "rule"), cases())
+def test_a_command_that_breaks_it_and_one_that_does_not(name: str, rule: str) -> None:
+    profile = REGISTRY.profiles[name]
+    broken = BROKEN[rule]
+    model = MODELS[broken.model]
+    if rule == "four-chunk-models":  # nothing helps that model
+        right = case(profile, [MODELS["mimo-pro"]], {}, broken._replace(model="mimo-pro"))
+    else:
+        right = case(profile, [model], {}, broken)
+    right, words, variables = launch_render.complete(right, ["vllm", "serve", right.served.model])
+    assert rule not in {each.rule for each in launch_check.check(right)}
+    words = words[2:]
+    for option in broken.out:
+        words = without(words, option)
+    for option in broken.options:
+        words = without(words, option) if option.startswith("--") else words
+    words = [broken.name or model, *words[1:], *broken.options]
+    changed = {**variables, **broken.variables}
+    environment = {key: value for key, value in changed.items() if value is not None}
+    found = [each for each in launch_check.check(case(profile, words, environment, broken)) if each.rule == rule]
+    assert len(found) == 1
+    wanted = next(each for file in REGISTRY.rule_files(profile) for each in file.rules if each.id == rule)
+    assert (found[0].level, found[0].subject, found[0].reason) == (wanted.level, wanted.subject, wanted.reason)
+    assert found[0].message
+    assert found[0].remedy
+    assert found[0].source in launch_case.sources(REGISTRY.rule_files(profile))
+
+
+def test_every_rule_has_a_command_that_breaks_it() -> None:
+    rules = {rule.id for file in REGISTRY.launch.values() for rule in file.rules}
+    assert rules == set(BROKEN)
+
+
+@pytest.mark.parametrize("name", [each.name for each in REGISTRY.profiles.values() if each.launch])
+@pytest.mark.parametrize("model", ["", "mimo-pro", "mimo-flash"])
+def test_the_right_command_has_nothing_wrong(name: str, model: str) -> None:
+    profile = REGISTRY.profiles[name]
+    if model and model not in launch_case.models(REGISTRY.rule_files(profile)):
+        pytest.skip("not a model of this hardware")
+    start = case(profile, [MODELS[model]], {}, Broken(model=model))
+    done, _, _ = launch_render.complete(start, ["vllm", "serve", MODELS[model]])
+    found = launch_check.check(done)
+    assert [each.rule for each in found] == ([] if model else ["model-unknown"])
