@@ -114,11 +114,11 @@ def test_steps_in_flight() -> None:
     """Exact foresees a chunk at the last one's duration, and the decodes that pay for it."""
     ledger = Ledger(0.5, True)
     step(ledger, Kind.DECODE, 0.0, 0.1)
-    step(ledger, Kind.CHUNK, 0.1, 0.35)  # 0.05 s to pay behind 0.1 s of credit
+    step(ledger, Kind.CHUNK, 0.1, 0.45)  # 0.15 s to pay, less 0.1 s of credit
     assert ledger.debt == pytest.approx(0.05)
-    ledger.begin("decode", Kind.DECODE, True, True, 0.35)
+    ledger.begin("decode", Kind.DECODE, True, True, 0.45)
     assert not ledger.defers(lambda: True), "what is in flight pays"
-    ledger.begin("chunk", Kind.CHUNK, True, False, 0.35)
+    ledger.begin("chunk", Kind.CHUNK, True, False, 0.45)
     assert ledger.defers(lambda: True), "what is in flight costs"
 
 
