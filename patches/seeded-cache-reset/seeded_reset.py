@@ -31,7 +31,7 @@ def rewind(runner: Any, scheduler_output: Any) -> None:
     for req_id in known.keys() - runner.requests.keys():
         del known[req_id]
     cached = scheduler_output.scheduled_cached_reqs
-    counts = dict(zip(cached.req_ids, cached.num_output_tokens))
+    counts = dict(zip(cached.req_ids, cached.num_output_tokens, strict=True))
     for row, generator in batch.generators.items():
         req_id = batch.req_ids[row]
         if req_id not in scheduler_output.num_scheduled_tokens:

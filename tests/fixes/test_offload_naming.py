@@ -9,6 +9,7 @@ from typing import Any
 import offload
 import pytest
 import torch
+import uva
 from offload import gib
 
 NEW = {"routed_experts.w13_weight", "routed_experts.w2_weight"}
@@ -16,9 +17,9 @@ OLD = {"experts.w13_weight", "experts.w2_weight"}
 
 
 @pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[offload.Host]:
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[uva.Machine]:
     monkeypatch.setenv("VLLM_WEIGHT_OFFLOADING_DISABLE_PIN_MEMORY", "1")  # whether or not exact-pin is in
-    with offload.machine(monkeypatch) as found:
+    with offload.machine() as found:
         yield found
 
 
@@ -70,7 +71,7 @@ def accepts_old(offloader: Any) -> bool:
     return entries is not None and entries._legacy
 
 
-def test_documented_spelling(host: offload.Host) -> None:
+def test_documented_spelling(host: uva.Machine) -> None:
     """The example in vLLM's own documentation, refused before the first layer of experts is complete."""
     offloader = offload.offloader(320, OLD)
     made = []
@@ -94,7 +95,7 @@ def test_documented_spelling(host: offload.Host) -> None:
     assert len(made) == 1, "not at the first module"
 
 
-def test_one_of_two(host: offload.Host) -> None:
+def test_one_of_two(host: uva.Machine) -> None:
     """A right entry does not excuse a wrong one."""
     offload.offloader(320, {"routed_experts.w13_weight", "mlp.w2_weight"})
     told = refused()
@@ -103,7 +104,7 @@ def test_one_of_two(host: offload.Host) -> None:
     assert "w13" not in told
 
 
-def test_after_a_tower(host: offload.Host) -> None:
+def test_after_a_tower(host: uva.Machine) -> None:
     """A vision tower comes first and has no experts: it is no mistake, the decoder's layer is."""
     offloader = offload.offloader(320, {"mlp.w13_weight"})
     tower = offload.dense_layer()
@@ -113,7 +114,7 @@ def test_after_a_tower(host: offload.Host) -> None:
     assert "'mlp.experts.routed_experts.w13_weight'" in told
 
 
-def test_misspelt(host: offload.Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_misspelt(host: uva.Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """No parameter has these segments; the check after construction finds the nearest ones."""
     offload.offloader(320, {"routed_expert.w13_weight"})
     layers = offload.build(layers=3)
@@ -122,20 +123,20 @@ def test_misspelt(host: offload.Host, monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.search(r"nearest: '.*routed_experts\.w13_weight.* Write 'routed_experts\.w13_weight'", told)
 
 
-def test_no_experts_at_all(host: offload.Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_experts_at_all(host: uva.Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     offload.offloader(320, NEW)
     layers = offload.build(layers=3, dense=3)
     told = at_the_end(monkeypatch, layers)
     assert "'routed_experts.w13_weight' matches no parameter" in told, "no word about routed_experts.w13_weight"
 
 
-def test_nothing_was_wrapped(host: offload.Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_was_wrapped(host: uva.Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that does not go through the offloader at all."""
     offload.offloader(320, {"routed_experts.w13_weight"})
     assert "was given no parameters at all" in at_the_end(monkeypatch), "no word about anything"
 
 
-def test_budget_used_up(host: offload.Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_budget_used_up(host: uva.Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """An entry that was not reached is not wrong; it is said, not refused."""
     offload.offloader(4, NEW)  # the first weight of the first layer is more
     layers = offload.build(layers=3)
@@ -163,7 +164,7 @@ def record(patch: pytest.MonkeyPatch) -> list[str]:
 # Guards.
 
 
-def test_right_names(host: offload.Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_right_names(host: uva.Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes and places are as they were, and nothing is said."""
     offloader = offload.offloader(320, NEW)
     messages = record(monkeypatch)
@@ -177,7 +178,7 @@ def test_right_names(host: offload.Host, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize(("entries", "offloaded"), [({"routed_experts"}, "320.06 GiB"), ({"experts"}, "320.06 GiB")])
 def test_broad_entries(
-    host: offload.Host, monkeypatch: pytest.MonkeyPatch, entries: set[str], offloaded: str
+    host: uva.Machine, monkeypatch: pytest.MonkeyPatch, entries: set[str], offloaded: str
 ) -> None:
     """A whole level, with the scales, as before."""
     offloader = offload.offloader(320, entries)
@@ -185,7 +186,7 @@ def test_broad_entries(
     assert gib(offloader.cpu_offload_bytes) == offloaded
 
 
-def test_no_entries(host: offload.Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_entries(host: uva.Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without entries everything is offloaded, up to the budget."""
     offloader = offload.offloader(20, set())
     finish(monkeypatch, offload.build(layers=5))
@@ -196,6 +197,6 @@ def test_other_offloaders(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an offload there is nothing to check."""
     from vllm.model_executor.offloader import base
 
-    with offload.machine(monkeypatch):
+    with offload.machine():
         base.set_offloader(base.NoopOffloader())
         finish(monkeypatch, offload.build(layers=2))

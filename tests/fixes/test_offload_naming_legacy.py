@@ -7,13 +7,14 @@ from collections.abc import Iterator
 
 import offload
 import pytest
+import uva
 from offload import gib
 
 
 @pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[offload.Host]:
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[uva.Machine]:
     monkeypatch.setenv("VLLM_WEIGHT_OFFLOADING_DISABLE_PIN_MEMORY", "1")
-    with offload.machine(monkeypatch) as found:
+    with offload.machine() as found:
         yield found
 
 
@@ -31,7 +32,7 @@ def messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_old_names(host: offload.Host, messages: list[str]) -> None:
+def test_old_names(host: uva.Machine, messages: list[str]) -> None:
     offloader = offload.offloader(320, {"experts.w13_weight", "experts.w2_weight"})
     layers = offload.build()
     assert gib(offloader.cpu_offload_bytes) == "321.75 GiB", f"{gib(offloader.cpu_offload_bytes)} offloaded"
@@ -43,7 +44,7 @@ def test_old_names(host: offload.Host, messages: list[str]) -> None:
     ]
 
 
-def test_old_and_new(host: offload.Host, messages: list[str]) -> None:
+def test_old_and_new(host: uva.Machine, messages: list[str]) -> None:
     offloader = offload.offloader(320, {"routed_experts.w13_weight", "mlp.experts.w2_weight"})
     offload.build(layers=48)
     assert gib(offloader.cpu_offload_bytes) == "317.25 GiB", f"{gib(offloader.cpu_offload_bytes)} offloaded"
@@ -53,14 +54,14 @@ def test_old_and_new(host: offload.Host, messages: list[str]) -> None:
 # Guards.
 
 
-def test_new_names(host: offload.Host, messages: list[str]) -> None:
+def test_new_names(host: uva.Machine, messages: list[str]) -> None:
     offloader = offload.offloader(320, {"routed_experts.w13_weight", "routed_experts.w2_weight"})
     offload.build()
     assert gib(offloader.cpu_offload_bytes) == "321.75 GiB"
     assert not [each for each in messages if "old name" in each]
 
 
-def test_scales_are_not_weights(host: offload.Host) -> None:
+def test_scales_are_not_weights(host: uva.Machine) -> None:
     """Whole segments, old or new: the scales stay."""
     offload.offloader(320, {"routed_experts.w13_weight"})
     layers = offload.build(layers=2)

@@ -82,7 +82,8 @@ def test_module_sets_back_what_is_drawn_again() -> None:
     generator.set_state(torch.Generator().manual_seed(2).get_state())
     state = generator.get_state()
     draw(0, 0, scheduled=False)
-    assert not torch.equal(generator.get_state(), state) and len(runner._seeded_draws["S"].states) == 1
+    assert not torch.equal(generator.get_state(), state)
+    assert len(runner._seeded_draws["S"].states) == 1
     runner.requests = {"N": 0}
     runner.input_batch.generators = {}
     draw()
