@@ -86,8 +86,9 @@ def plan(loaded: Registry, profile: Profile, fixes: Sequence[str], folder: Path,
     """The rows of a run, without making anything."""
     used = tuple(dict.fromkeys(ACTIVE[name] for name in fixes if active and name in ACTIVE))
     rows = [(STOCK, (), used), (AGAIN, (), used)]
-    rows += [(name, closure(loaded, (name,)), tuple(w for w in used if w == ACTIVE.get(name))) for name in fixes]
-    rows.append((ALL, closure(loaded, profile.fixes), used))
+    pins = profile.releases
+    rows += [(name, closure(loaded, (name,), pins), tuple(w for w in used if w == ACTIVE.get(name))) for name in fixes]
+    rows.append((ALL, closure(loaded, profile.fixes, pins), used))
     made = []
     for number, (name, chosen, triggers) in enumerate(rows):
         place = 0 if name == AGAIN else number  # the same trees as stock

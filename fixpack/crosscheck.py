@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from fixpack.errors import Problem
 from fixpack.model import Edit, Fix, Profile, Registry, Release
@@ -20,14 +20,14 @@ def cross_check(registry: Registry) -> list[Problem]:
     ]
 
 
-def closure(registry: Registry, ids: tuple[str, ...]) -> tuple[str, ...]:
-    """The fixes and all that they require, required ones first, each once."""
+def closure(registry: Registry, ids: tuple[str, ...], pinned: Collection[str]) -> tuple[str, ...]:
+    """The fixes and all that they require where these distributions are pinned, required ones first, each once."""
     found: list[str] = []
 
     def visit(fix: str) -> None:
         if fix in found:
             return
-        for other in registry.fixes[fix].requires:
+        for other in registry.fixes[fix].required(pinned):
             visit(other)
         found.append(fix)
 
@@ -38,19 +38,20 @@ def closure(registry: Registry, ids: tuple[str, ...]) -> tuple[str, ...]:
 
 def _check_requires(registry: Registry) -> Iterator[Problem]:
     for fix in registry.fixes.values():
-        for other in fix.requires:
+        for other in fix.required(fix.requires_with):
             if other not in registry.fixes:
                 hint = did_you_mean(other, registry.fixes)
                 yield Problem(
                     "unknown_fix", f"{fix.id} requires {other!r}, which is no fix", fix.id, fix.where, hint=hint
                 )
+        yield from _check_requires_with(registry, fix)
     state: dict[str, int] = {}  # 1 on the way down, 2 done
     path: list[str] = []
 
     def visit(name: str) -> Iterator[Problem]:
         state[name] = 1
         path.append(name)
-        for other in registry.fixes[name].requires:
+        for other in registry.fixes[name].required(registry.fixes[name].requires_with):
             if state.get(other) == 1:
                 cycle = [*path[path.index(other) :], other]
                 where = registry.fixes[name].where
@@ -63,6 +64,25 @@ def _check_requires(registry: Registry) -> Iterator[Problem]:
     for name in registry.fixes:
         if name not in state:
             yield from visit(name)
+
+
+def _check_requires_with(registry: Registry, fix: Fix) -> Iterator[Problem]:
+    """A condition that never holds, or says nothing new, is a mistake."""
+    users = [each for each in registry.profiles.values() if fix.id in (*each.fixes, *each.opt_in)]
+    known = {release.distribution for release in registry.releases.values()}
+    for distribution, others in fix.requires_with.items():
+        if distribution not in known:
+            message = f"{fix.id} requires fixes with {distribution!r}, for which there is no anchors file"
+            hint = did_you_mean(distribution, known)
+            yield Problem("unknown_distribution", message, fix.id, fix.where, hint=hint)
+        elif users and not any(distribution in each.releases for each in users):
+            message = f"{fix.id} requires fixes with {distribution}, which no profile of it pins"
+            yield Problem("unpinned_distribution", message, fix.id, fix.where)
+        for other in others:
+            if other in fix.requires:
+                message = f"{fix.id} requires {other} with {distribution}, and everywhere"
+                hint = "name it below 'requires' or below 'requires-with'"
+                yield Problem("duplicate_fix", message, fix.id, fix.where, hint=hint)
 
 
 def _check_refs(registry: Registry) -> Iterator[Problem]:
@@ -163,7 +183,7 @@ def _check_profile_fixes(registry: Registry, profile: Profile) -> Iterator[Probl
             yield Problem("unknown_fix", f"there is no fix {name!r}", name, profile.where, hint=hint)
             continue
         allowed = listed if name in profile.opt_in else profile.fixes
-        for other in fix.requires:
+        for other in fix.required(profile.releases):
             if other in registry.fixes and other not in allowed:
                 message = f"{name} requires {other}, which is not among this profile's fixes"
                 yield Problem("missing_requirement", message, name, profile.where, hint=f"list {other} as well")

@@ -46,7 +46,8 @@ def differences(
         raise MismatchError(*problems)
     here = {name for one in seen.values() for name in one.applied}
     chosen = tuple(names) or tuple(name for name in lock["fixes"] if name in here) or profile.fixes
-    around = chosen if alone else closure(registry, (*chosen, *(name for name in lock["fixes"] if name in here)))
+    whole = (*chosen, *(name for name in lock["fixes"] if name in here))
+    around = chosen if alone else closure(registry, whole, profile.releases)
     diffs = []
     for release in registry.profile_releases(profile):
         for path in lock["releases"][release.distribution]["files"]:

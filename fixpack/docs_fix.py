@@ -38,7 +38,7 @@ def fix_page(facts: Facts, fix: Fix) -> str:
         ("Symptom", prose(fix.symptom, link)),
         ("Cause", prose(fix.cause, link)),
         ("Limits", prose(fix.limits, link) if fix.limits else "None are known."),
-        ("Requires", ", ".join(link.to(name) for name in fix.requires) or "Nothing."),
+        ("Requires", _requires(fix, link)),
         ("Upstream", _upstream(fix, link)),
         ("When it retires", f"When {prose(fix.retires_when.strip().rstrip('.'), link)}."),
     )
@@ -52,6 +52,13 @@ def fix_page(facts: Facts, fix: Fix) -> str:
         parts += ["## Older revisions", "\n".join(f"- r{each.number}: {prose(each.reason)}" for each in fix.history)]
     parts.append(f"Source: [fixes/{fix.id}.yaml](../../fixes/{fix.id}.yaml). [All fixes](README.md).")
     return "\n\n".join(parts) + "\n"
+
+
+def _requires(fix: Fix, link: Linker) -> str:
+    told = [", ".join(link.to(name) for name in fix.requires)] if fix.requires else []
+    for distribution, others in fix.requires_with.items():
+        told.append(f"where {distribution} is pinned: {', '.join(link.to(name) for name in others)}")
+    return "; ".join(told) or "Nothing."
 
 
 def _carried(registry: Registry, fix: Fix) -> str:

@@ -85,7 +85,7 @@ def _fix_table(facts: Facts, profile: Profile, names: Sequence[str]) -> str:
         [
             link.to(fix.id),
             prose(fix.title),
-            ", ".join(map(link.to, fix.requires)),
+            ", ".join(map(link.to, fix.required(profile.releases))),
             proof_state(facts, fix, profile),
             f"r{fix.revision}",
         ]

@@ -226,7 +226,7 @@ def _in_place(
             found[fix] = None
     releases = registry.profiles[lock["profile"]].releases
     for fix in found:
-        for other in registry.fixes[fix].requires:
+        for other in registry.fixes[fix].required(releases):
             if other not in chosen and other not in found:
                 message = f"{fix} is in place and requires {other}"
                 problems.append(Problem("missing_requirement", message, fix, hint=f"name {other} as well"))
@@ -274,7 +274,9 @@ def apply_selection(registry: Registry, releases: Iterable[Release], fixes: Sequ
     from fixpack.crosscheck import closure
     from fixpack.lock import read_base
 
-    chosen: list[Fix] = [registry.fixes[name] for name in closure(registry, tuple(fixes))]
+    releases = tuple(releases)
+    pinned = [release.distribution for release in releases]
+    chosen: list[Fix] = [registry.fixes[name] for name in closure(registry, tuple(fixes), pinned)]
     changes: list[Change] = []
     problems: list[Problem] = []
     for release in releases:

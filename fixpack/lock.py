@@ -252,7 +252,7 @@ def make(registry: Registry, profile: Profile, trees: dict[str, str]) -> Lock:
                 "revision": fix.revision,
                 "title": fix.title,
                 "opt_in": fix.id in profile.opt_in,
-                "requires": list(fix.requires),
+                "requires": list(fix.required(profile.releases)),
             }
             for fix in fixes
         },

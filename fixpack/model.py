@@ -6,7 +6,7 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -151,13 +151,19 @@ class Fix(NamedTuple):
     upstream: Upstream
     retires_when: str
     limits: str  # what the fix does not cover; "" if nothing is known
-    requires: tuple[str, ...]
+    requires: tuple[str, ...]  # wherever this fix goes in
     edits: dict[str, tuple[Edit, ...]]  # by distribution
     variants: dict[str, tuple[Edit, ...]]  # by "distribution@release": replaces the distribution's edits there
     proof: Proof
     where: str
     history: tuple[Revision, ...] = ()  # older revisions that may be in the field
     upstream_has: Mapping[str, UpstreamHas] = {}  # by "distribution@release"; nobody writes to it
+    requires_with: Mapping[str, tuple[str, ...]] = MappingProxyType({})  # distribution -> only where it is pinned
+
+    def required(self, pinned: Collection[str]) -> tuple[str, ...]:
+        """The fixes without which this one is wrong where these distributions are pinned."""
+        more = (name for dist, names in self.requires_with.items() if dist in pinned for name in names)
+        return tuple(dict.fromkeys((*self.requires, *more)))
 
     def past(self, number: int) -> Revision | None:
         """An older revision, if the history knows it."""

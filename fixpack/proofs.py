@@ -119,7 +119,7 @@ def digest(registry: Registry, profile: Profile, fix: Fix) -> str:
         name = waiting.pop()
         if name not in needed:
             needed[name] = [_edits(registry.fixes[name], release) for release in releases]
-            waiting += registry.fixes[name].requires
+            waiting += registry.fixes[name].required(profile.releases)
     whole = {
         "test": test,
         "stock": fix.proof.stock,

@@ -93,7 +93,7 @@ def plan(registry: Registry, profile: Profile, selected: Sequence[str]) -> tuple
     runs = [Run(STOCK, (), tuple(selected))]
     superseded = tuple(fix for fix in selected if fix not in (*profile.fixes, *profile.opt_in))
     selected = [fix for fix in selected if fix not in superseded]
-    runs += [Run(f"alone:{fix}", closure(registry, (fix,)), (fix,)) for fix in selected]
+    runs += [Run(f"alone:{fix}", closure(registry, (fix,), profile.releases), (fix,)) for fix in selected]
     combinations: list[tuple[str, ...]] = [()]
     if not profile.experimental:  # an experimental one is proven without opt-in fixes, and with all of them
         combinations += [(fix,) for fix in profile.opt_in]
@@ -101,10 +101,10 @@ def plan(registry: Registry, profile: Profile, selected: Sequence[str]) -> tuple
     if profile.opt_in and profile.opt_in not in combinations:
         combinations.append(profile.opt_in)
     for extra in combinations:
-        applied = closure(registry, (*profile.fixes, *extra))
+        applied = closure(registry, (*profile.fixes, *extra), profile.releases)
         near: Collection[str] = applied
         if extra and extra != profile.opt_in:
-            near = closure(registry, extra) if len(extra) == 1 else extra
+            near = closure(registry, extra, profile.releases) if len(extra) == 1 else extra
         if len(extra) == 1:
             files = _files(registry, profile, extra[0])
             near = {*near, *(fix for fix in applied if files & _files(registry, profile, fix))}

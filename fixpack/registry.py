@@ -385,9 +385,21 @@ def _load_fix(root: str, name: str, problems: list[Problem]) -> Fix | None:
         path,
         _load_history(top, revision),
         _load_upstream_has(top),
+        _load_requires_with(top),
     )
     top.done()
     return fix if len(problems) == before else None
+
+
+def _load_requires_with(top: Reader) -> dict[str, tuple[str, ...]]:
+    reader = top.sub("requires-with", required=False)
+    found: dict[str, tuple[str, ...]] = {}
+    for distribution, item in reader.pairs(NAME) if reader else ():
+        if reader:
+            found[distribution] = reader.texts(distribution, required=True, pattern=NAME)
+            if item.data == []:
+                reader.bad(f"{distribution!r} must name at least one fix", item.line)
+    return found
 
 
 def _load_upstream_has(top: Reader) -> dict[str, UpstreamHas]:

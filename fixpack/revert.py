@@ -90,7 +90,7 @@ def _plan(registry: Registry, lock: Lock, names: Sequence[str], target: Target) 
     if not names:
         out += tuple(sorted(carried - lock["fixes"].keys()))
     stay = tuple(name for name in lock["fixes"] if name in carried and name not in out)
-    _check_requirements(registry, out, stay)
+    _check_requirements(registry, lock, out, stay)
     problems = _absent(registry, lock, names, target)
     problems += [problem for one in seen.values() for problem in _obstacles(one, out, bool(names))]
     changes: list[Change] = []
@@ -171,10 +171,10 @@ def only_regions_differ(base: bytes, data: bytes) -> bool:
     return position <= len(base) - len(last)
 
 
-def _check_requirements(registry: Registry, out: Sequence[str], stay: Sequence[str]) -> None:
+def _check_requirements(registry: Registry, lock: Lock, out: Sequence[str], stay: Sequence[str]) -> None:
     problems = []
     for name in stay:
-        needed = [other for other in registry.fixes[name].requires if other in out]
+        needed = [other for other in lock["fixes"][name]["requires"] if other in out]
         if needed:
             message = f"{name} stays and requires {', '.join(needed)}"
             problems.append(Problem("missing_requirement", message, name, hint=f"name {name} as well"))

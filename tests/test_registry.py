@@ -337,6 +337,42 @@ CASES: dict[str, tuple[str, str, str, list[str]]] = {
             "  next: did you mean 'rows-counted'?"
         ],
     ),
+    "unknown requirement with a distribution": (
+        "fixes/order-kept.yaml",
+        "requires: [rows-counted]",
+        "requires-with: {demo-plugin: [row-counted]}",
+        [
+            "order-kept: fixes/order-kept.yaml: order-kept requires 'row-counted', which is no fix [unknown_fix]\n"
+            "  next: did you mean 'rows-counted'?"
+        ],
+    ),
+    "requirement with an unknown distribution": (
+        "fixes/order-kept.yaml",
+        "requires: [rows-counted]",
+        "requires-with: {demo-plug: [rows-counted]}",
+        [
+            "order-kept: fixes/order-kept.yaml: order-kept requires fixes with 'demo-plug', for which there is no "
+            "anchors file [unknown_distribution]\n  next: did you mean 'demo-plugin'?"
+        ],
+    ),
+    "requirement here and everywhere": (
+        "fixes/order-kept.yaml",
+        "requires: [rows-counted]",
+        "requires: [rows-counted]\nrequires-with: {demo-plugin: [rows-counted]}",
+        [
+            "order-kept: fixes/order-kept.yaml: order-kept requires rows-counted with demo-plugin, and everywhere "
+            "[duplicate_fix]\n  next: name it below 'requires' or below 'requires-with'"
+        ],
+    ),
+    "circle through a distribution": (
+        ROWS,
+        "requires: []",
+        "requires-with: {demo-plugin: [order-kept]}",
+        [
+            f"rows-counted: {ROWS}: 'requires' runs in a circle: order-kept -> rows-counted -> order-kept "
+            "[cyclic_requires]"
+        ],
+    ),
     "circle": (
         ROWS,
         "requires: []",
@@ -392,6 +428,16 @@ CASES: dict[str, tuple[str, str, str, list[str]]] = {
         [
             f"order-kept: {BENCH}: order-kept requires rows-counted, which is not among this profile's fixes "
             "[missing_requirement]\n  next: list rows-counted as well"
+        ],
+    ),
+    "profile without a requirement of its distribution": (
+        "fixes/order-kept.yaml",
+        "requires: [rows-counted]",
+        "requires-with: {demo-plugin: [wide-log]}",
+        [
+            f"order-kept: profiles/bench-{release}.yaml: order-kept requires wide-log, which is not among this "
+            "profile's fixes [missing_requirement]\n  next: list wide-log as well"
+            for release in ("v1.0.0", "v2.0.0")
         ],
     ),
     "profile without fixes": (

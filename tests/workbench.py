@@ -38,7 +38,8 @@ class Workbench:
     @contextmanager
     def fixed(self, fixes: Sequence[str]) -> Iterator[Trees]:
         """The trees with these fixes and all that they require; the copies and their bytecode go afterwards."""
-        names = crosscheck.closure(REGISTRY, tuple(fixes))
+        pinned = [release.distribution for release in self.releases]
+        names = crosscheck.closure(REGISTRY, tuple(fixes), pinned)
         copies = self.folder / str(self.copies)
         self.copies += 1
         trees = dict(self.stock)

@@ -72,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
         },
         "retires_when": fix.retires_when,
         "requires": list(fix.requires),
+        "requires_with": {name: list(others) for name, others in fix.requires_with.items()},
         "profiles": profiles,
         "proof": fix.proof.test,
         "edits": edits,
@@ -100,7 +101,8 @@ def as_text(fix: dict[str, Any]) -> str:
     for ref, has in fix["upstream_has"].items():
         lines += [f"{ref} has {'a part of it' if has['green'] else 'it'}: {has['url']}".rstrip(": ")]
         lines += _wrapped(has["reason"])
-    lines.append(f"requires: {', '.join(fix['requires']) or 'nothing'}")
+    required = [*fix["requires"], *(f"with {dist}: {', '.join(each)}" for dist, each in fix["requires_with"].items())]
+    lines.append(f"requires: {', '.join(required) or 'nothing'}")
     lines.append("profiles: " + ", ".join(f"{name} ({kind})" for name, kind in fix["profiles"].items()))
     lines.append(f"proof: {fix['proof']}")
     lines += [f"revision {each['revision']}: {each['reason']}" for each in fix["history"]]

@@ -1,0 +1,3 @@
+if defer_long and long_share.skips(request):
+    req_index += 1
+    continue

@@ -1,0 +1,3 @@
+if defer_long and long_share.skips(request):
+    step_skipped_waiting.prepend_request(request_queue.pop_request())
+    continue
