@@ -300,8 +300,10 @@ def judge(
             for function in fix.proof.stock.keys() - {test.function for test in tests}:
                 reasons.append(f"stock: {function} is declared, but there is no such test")
         else:
-            must = [test for test in tests if not (superseded and test.function in fix.proof.stock.keys() - set(green))]
-            reasons += [f"{name}: {_not_green(test)}" for test in must if test.outcome != "passed"]
+            if superseded:  # what upstream lacks is nobody's here
+                tests = [test for test in tests if test.function in green or test.function not in fix.proof.stock]
+                passed = sum(test.outcome == "passed" for test in tests)
+            reasons += [f"{name}: {_not_green(test)}" for test in tests if test.outcome != "passed"]
             if name.startswith("alone:"):
                 alone = (passed, len(tests))
             else:

@@ -120,7 +120,8 @@ measured by nobody
 | [wide-log](fixes/wide-log.md) | opt-in | - |
 
 "yes": on by default, and it matters for this model; "opt-in": it matters, and has to be named behind the profile; \
-"-": the model does not reach the place. The default fixes all go in, whatever the model.
+"-": the model does not reach the place, or its profile has no such fix. The default fixes all go in, whatever the \
+model.
 
 ## Every model
 
@@ -324,11 +325,27 @@ WRONG = {
         replaced("rows-counted: always", "rows-counted: 3"),
         "docs/models.yaml:3: 'rows-counted' needs a reason in words [registry_invalid]",
     ),
+    "an unknown profile": (
+        replaced("notes:", "profiles: [bench-v3.0.0]\n    notes:"),
+        "docs/models.yaml:15: there is no profile 'bench-v3.0.0' [unknown_profile]",
+    ),
     "an unknown key": (
         replaced("notes:", "note:"),
         "docs/models.yaml:15: Tiny has the unknown key 'note' [registry_invalid]",
     ),
 }
+
+
+def test_a_model_of_some_profiles_has_only_their_fixes(kit: Kit, capsys: pytest.CaptureFixture[str]) -> None:
+    """What matters for every model does not, where the model's profile has no such fix."""
+    kit.edit("profiles/bench-v2.0.0.yaml", "[rows-counted, order-kept, core-guard]", "[core-guard]")
+    guide = replaced("two layers\n", "two layers\n    profiles: [bench-v2.0.0]\n")
+    write(kit.registry, {"docs/models.yaml": guide})
+    assert run(kit, capsys).code == 0
+    page = (kit.registry / "docs/models.md").read_text()
+    assert "| [rows-counted](fixes/rows-counted.md) | yes | - |" in page
+    assert "| [core-guard](fixes/core-guard.md) | yes | yes |" in page
+    assert page.endswith("## Huge\n\na model of two layers\n\nNothing beside the 1 fix for every model.\n")
 
 
 @pytest.mark.parametrize("case", WRONG)
@@ -347,11 +364,14 @@ def test_the_models_of_this_repository() -> None:
     assert guide is not None
     assert [model.name for model in guide.models] == [
         "MiMo-V2.6-Pro",
+        "MiMo-V2.6-Pro-RL on a GB300",
         "MiMo-V2.6-Flash",
         "gpt-oss",
         "Gemma 3",
         "Long-context RoPE models",
     ]
-    pro, flash = guide.models[:2]
+    pro, on_gb300, flash = guide.models[:3]
     assert pro.required == flash.required
     assert len(pro.required) >= 12
+    assert {"offload-naming", "exact-pin"} <= on_gb300.fixes.keys()
+    assert on_gb300.profiles == ("gb300-v0.31.0", "gb300-v0.30.0", "gb300-v0.33.0")

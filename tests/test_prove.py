@@ -450,6 +450,7 @@ def test_what_upstream_has_is_green_on_stock(tmp_path: Path) -> None:
 def test_the_part_that_upstream_lacks_is_still_red(tmp_path: Path) -> None:
     verdict = superseded(tmp_path, ["test_total"], {**RED, "test_total": "a sum was lost"})
     assert (verdict.status, verdict.reasons, verdict.red, verdict.guards) == ("superseded", (), (1, 1), (2, 2))
+    assert (verdict.alone, verdict.together) == ((0, 0), (2, 2))
 
 
 def test_what_upstream_is_wrongly_said_to_have(tmp_path: Path) -> None:

@@ -11,7 +11,14 @@ from kit import REPO, Done, Kit, state
 
 from fixpack import lock, registry, sources
 
-PROFILES = ("gaudi2-v0.24.0", "gaudi2-v0.26.0", "gaudi2-v0.27.0rc0")
+PROFILES = (
+    "gaudi2-v0.24.0",
+    "gaudi2-v0.26.0",
+    "gaudi2-v0.27.0rc0",
+    "gb300-v0.30.0",
+    "gb300-v0.31.0",
+    "gb300-v0.33.0",
+)
 
 
 class RealKit(Kit):
@@ -80,3 +87,16 @@ def refuse_flips(real: RealKit, paths: list[Path], count: int) -> None:
         assert str(path) in done.err
         assert state(real.site) == before
         path.write_bytes(right)
+
+
+def test_what_a_release_has_of_its_own(tmp_path: Path, seal: None) -> None:
+    """Stock 0.33.0 reads fewer layers; in 0.31.0 that is a fix."""
+    states = {}
+    for release in ("v0.31.0", "v0.33.0"):
+        kit = RealKit(tmp_path / release, f"gb300-{release}")
+        found = kit.verb("status", "--profile", kit.profile, "--json")
+        assert found.code == 0
+        states[release] = next(fix for fix in found.json["fixes"] if fix["id"] == "layer-truncation")
+    assert states["v0.31.0"]["state"] == "pristine"
+    assert states["v0.33.0"]["state"] == "superseded"
+    assert states["v0.33.0"]["reason"].endswith("(https://github.com/vllm-project/vllm/pull/58184)")
