@@ -32,6 +32,8 @@ class Broken(NamedTuple):
     name: str = ""  # what the command calls the model
 
 
+HOTSPLIT, SHARE = ("hotsplit",), ("vllm-long-prefill-share",)
+
 BROKEN: dict[str, Broken] = {
     # gaudi2
     "compile-mode": Broken(variables={"PT_HPU_LAZY_MODE": "1"}),
@@ -94,10 +96,39 @@ BROKEN: dict[str, Broken] = {
     "no-speculation-by-method": Broken(["--spec-method", "ngram"]),
     "decode-graphs": Broken(["-cc.cudagraph_mode", "PIECEWISE"]),
     "sequences": Broken(["--max-num-seqs", "256"]),
+    "share-chunk": Broken(out=["--long-prefill-token-threshold"], fixes=SHARE),
     "context-stock": Broken(["--max-model-len", "1M"]),
     "all-layers": Broken(["--hf-overrides.num_hidden_layers", "16"]),
     "router-float32": Broken(["--hf-overrides", '{"moe_router_dtype": "bfloat16"}']),
     "four-chunk-models": Broken(model="mimo-four-chunks"),
+    # hotsplit
+    "hotsplit-needs-fix": Broken(variables={"HOTSPLIT_COUNTS": "counts.json"}),
+    "hotsplit-counts": Broken(variables={"HOTSPLIT_COUNTS": None}, fixes=HOTSPLIT),
+    "hotsplit-needs-counts": Broken(variables={"HOTSPLIT_COUNTS": None, "HOTSPLIT_HOT_GIB": "110"}, fixes=HOTSPLIT),
+    "hotsplit-weights": Broken(variables={"HOTSPLIT_WEIGHTS": "decode=1,prefill=1"}, fixes=HOTSPLIT),
+    "hotsplit-hot-cells": Broken(variables={"HOTSPLIT_HOT_GIB": "160"}, fixes=HOTSPLIT),
+    "hotsplit-context": Broken(out=["--max-model-len"], fixes=HOTSPLIT),
+    "hotsplit-context-budget": Broken(["--max-model-len", "1M"], {"HOTSPLIT_HOT_GIB": "152.8"}, fixes=HOTSPLIT),
+    "hotsplit-context-stock-budget": Broken(["--max-model-len", "1M"], fixes=HOTSPLIT),
+    "hotsplit-hbm": Broken(variables={"HOTSPLIT_HOT_GIB": "200"}, fixes=HOTSPLIT),
+    "hotsplit-host-floor": Broken(variables={"HOTSPLIT_HOST_FLOOR_GIB": "8"}, fixes=HOTSPLIT),
+    "hotsplit-decode-max": Broken(
+        ["--max-num-seqs", "8"], {"HOTSPLIT_DECODE_MAX": "4", "HOTSPLIT_LIVE_COUNTS": "live.json"}, fixes=HOTSPLIT
+    ),
+    "hotsplit-uva": Broken(["--offload-backend", "prefetch"], fixes=HOTSPLIT),
+    "hotsplit-no-lora": Broken(["--enable-lora"], fixes=HOTSPLIT),
+    "hotsplit-no-sleep": Broken(["--enable-sleep-mode"], fixes=HOTSPLIT),
+    # long-prefill-share
+    "share-needs-fix": Broken(variables={"VLLM_LONG_PREFILL_SHARE": "0.5"}),
+    "share": Broken(variables={"VLLM_LONG_PREFILL_SHARE": "1.5"}, fixes=SHARE),
+    "share-async": Broken(variables={"VLLM_LONG_PREFILL_SHARE_ASYNC": "0"}, fixes=SHARE),
+    "share-min-tokens": Broken(variables={"VLLM_LONG_PREFILL_MIN_TOKENS": "0"}, fixes=SHARE),
+    "share-chunks": Broken(["--long-prefill-token-threshold", "0"], fixes=SHARE),
+    "share-chunked-prefill": Broken(["--no-enable-chunked-prefill"], fixes=SHARE),
+    "share-chunk-in-budget": Broken(
+        ["--long-prefill-token-threshold", "8192", "--max-num-batched-tokens", "8192"], fixes=SHARE
+    ),
+    "share-one-engine": Broken(["-dp", "2"], fixes=SHARE),
 }
 
 
