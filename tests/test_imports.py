@@ -39,6 +39,7 @@ APPLY = CONFIRM | {
     "fixpack.disk",
     "fixpack.durable",
     "fixpack.engine",
+    "fixpack.epoch",
     "fixpack.hold",
     "fixpack.index",
     "fixpack.layers",

@@ -37,7 +37,7 @@ def test_no_mutant_is_fixed_or_confirmed_wrongly(mutants: ModuleType, real_cache
     assert tallies["confirm"].right > 20
     assert tallies["confirm"].refused > 20
     assert tallies["anchors alone"].right > 50  # so the campaign can tell right from wrong
-    assert tallies["anchors alone"].wrong <= 2
+    assert tallies["anchors alone"].wrong <= 7
 
 
 def test_the_campaign_knows_right_from_wrong(mutants: ModuleType, real_cache: Path) -> None:

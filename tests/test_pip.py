@@ -226,12 +226,15 @@ def test_a_store_that_shares_its_files_by_hard_links(env: Environment) -> None:
     assert {path: (path.read_bytes(), path.stat().st_ino) for path in before} == before
 
 
-@pytest.mark.skipif(not shutil.which("uv"), reason="uv is not installed")
+UV = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+
+
+@pytest.mark.skipif(not UV, reason="uv is not installed")
 def test_the_real_uv(tmp_path: Path) -> None:
     env = Environment(Kit(tmp_path))
     cache = tmp_path / "uv-cache"
     wheels = [str(env.wheel("demo-plugin@v1.0.0")), str(env.wheel("demo-core@v1.0.0"))]
-    command = ["uv", "pip", "install", "--offline", "--no-deps", "--link-mode", "hardlink", "--cache-dir", str(cache)]
+    command = [str(UV), "pip", "install", "--offline", "--no-deps", "--link-mode", "hardlink", "--cache-dir", str(cache)]
     subprocess.run([*command, "--python", str(env.python), *wheels], check=True, capture_output=True)
     runner = env.site / "demo_plugin/runner.py"
     assert runner.stat().st_nlink > 1
@@ -239,7 +242,7 @@ def test_the_real_uv(tmp_path: Path) -> None:
     assert env.apply().code == 0
     assert runner.stat().st_nlink == 1
     assert {path: path.read_bytes() for path in cache.rglob("*.py")} == stored
-    command = ["uv", "pip", "uninstall", "--python", str(env.python), "demo-plugin", "demo-core"]
+    command = [str(UV), "pip", "uninstall", "--python", str(env.python), "demo-plugin", "demo-core"]
     subprocess.run(command, check=True, capture_output=True)
     assert not any(path.startswith("demo") for path in env.files())
 

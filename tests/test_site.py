@@ -114,7 +114,7 @@ def test_pages_have_landmarks_and_headings_in_order(site: dict[str, bytes]) -> N
 
 def test_nothing_comes_from_elsewhere(site: dict[str, bytes]) -> None:
     assert links.dead_site_links(site) == []
-    assert {path.rpartition(".")[2] for path in site} == {"html", "css", "svg"}
+    assert {path.rpartition(".")[2] for path in site} == {"html", "css", "png", "svg"}
     for path, data in site.items():
         text = data.decode()
         if path.endswith(".html"):

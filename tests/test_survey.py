@@ -14,6 +14,7 @@ import pytest
 from kit import DEFAULT, PATCHES, REPO, Kit, as_nobody, sha, state
 
 from fixpack import docs
+from fixpack.docs_facts import read_facts
 from fixpack.errors import RegistryError
 from fixpack.registry import load
 
@@ -401,7 +402,7 @@ def test_show_says_what_upstream_has(kit: Kit) -> None:
 
 def test_pages_say_what_upstream_has(kit: Kit) -> None:
     supersede(kit)
-    made = docs.pages(load(str(kit.registry)), None)
+    made = docs.pages(read_facts(load(str(kit.registry))))
     assert "| [order-kept](../fixes/order-kept.md) | demo-plugin@v2.0.0 | It keeps the order since then." in made[
         "profiles/bench-v2.0.0.md"
     ]

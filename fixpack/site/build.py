@@ -24,6 +24,9 @@ ICON = "favicon.svg"
 #: The list of files that a build wrote; a folder without it, and not empty, is somebody else's.
 MANIFEST = "fixpack-site.txt"
 
+#: What linked files are copied as they are, not shown as text.
+PICTURES = (".png", ".svg")
+
 #: Documents outside docs/ that belong to the site -> their page.
 _BESIDE = {"README.md": "readme.html", "CHANGELOG.md": "changelog.html"}
 
@@ -63,7 +66,10 @@ def build(facts: Facts) -> dict[str, bytes]:
     texts.update({f"docs/{path}": text for path, text in docs.pages(facts).items()})
     documents = {path: parse(text) for path, text in texts.items()}
     at = {path: _page_path(path) for path in documents}
-    sources = _linked_files(root, documents, at)
+    linked = _linked_files(root, documents, at)
+    pictures = {path: data for path, data in linked.items() if path.endswith(PICTURES)}
+    sources = {path: data.decode(errors="replace") for path, data in linked.items() if path not in pictures}
+    at.update({path: path.removeprefix("docs/") for path in pictures})
     at.update({path: f"source/{path}.html" for path in sources})
     made: dict[str, _Page] = {}
     for path, document in documents.items():
@@ -74,6 +80,7 @@ def build(facts: Facts) -> dict[str, bytes]:
         heading = f"<h1>{html.escape(path)}</h1>\n"
         made[at[path]] = _Page(path, heading + block, (), path)
     files = {path: _framed(path, page, made).encode() for path, page in made.items()}
+    files.update({at[path]: data for path, data in pictures.items()})
     for name in (STYLE, ICON):
         with open(os.path.join(THEME, name), "rb") as file:
             files[name] = file.read()
@@ -91,14 +98,14 @@ def _page_path(path: str) -> str:
     return posixpath.join(posixpath.dirname(inner), "index.html") if inner.endswith("README") else f"{inner}.html"
 
 
-def _linked_files(root: str, documents: Mapping[str, Document], at: Mapping[str, str]) -> dict[str, str]:
+def _linked_files(root: str, documents: Mapping[str, Document], at: Mapping[str, str]) -> dict[str, bytes]:
     """The files of the checkout that documents link to and that are no pages, by path."""
-    found: dict[str, str] = {}
+    found: dict[str, bytes] = {}
     for path, document in documents.items():
         for link in document.links:
             place, _ = resolve(path, link.target) if not is_external(link.target) else (None, "")
             if place and place not in at and os.path.isfile(os.path.join(root, place)):
-                with open(os.path.join(root, place), encoding="utf-8", errors="replace") as file:
+                with open(os.path.join(root, place), "rb") as file:
                     found[place] = file.read()
     return dict(sorted(found.items()))
 

@@ -92,7 +92,7 @@ def _words(children: Sequence[Token]) -> str:
 def to_html(document: Document, target: Callable[[str], str]) -> str:
     """The document's HTML.
 
-    :param target: gives the address to write for each link.
+    :param target: gives the address to write for each link and image.
     """
     parser = _parser()
     tokens = list(document.tokens)
@@ -100,6 +100,8 @@ def to_html(document: Document, target: Callable[[str], str]) -> str:
         for child in token.children or []:
             if child.type == "link_open":
                 child.attrSet("href", target(str(child.attrGet("href"))))
+            elif child.type == "image":
+                child.attrSet("src", target(str(child.attrGet("src"))))
     return str(parser.renderer.render(tokens, parser.options, {"name": document.title or "table"}))
 
 
