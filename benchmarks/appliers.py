@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 
 from fixpack import registry, sources  # noqa: E402
 from fixpack.compose import compose, touched  # noqa: E402
-from fixpack.lock import read_base  # noqa: E402
+from fixpack.locksmith import read_base  # noqa: E402
 
 #: what the design allows: (our row, other row, factor)
 BUDGETS = (

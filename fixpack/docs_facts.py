@@ -12,7 +12,8 @@ from fixpack.docs_models import Guide, read_guide
 from fixpack.errors import RegistryError
 from fixpack.model import Registry, Release
 from fixpack.proofs import Proofs
-from fixpack.registry import read_registry_file, unknown
+from fixpack.registry import unknown
+from fixpack.registry_files import read_registry_file
 from fixpack.strictyaml import Reader, parse
 
 NOTES = "docs/profiles.yaml"

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from fixpack.errors import Problem, RegistryError
 from fixpack.markdown import Linker, prose, table
 from fixpack.model import Registry
-from fixpack.registry import NAME, RELEASE, read_registry_file, unknown
+from fixpack.registry import unknown
+from fixpack.registry_files import NAME, RELEASE, read_registry_file
 from fixpack.strictyaml import Reader, Value, parse
 from fixpack.text import plural
 

@@ -272,7 +272,7 @@ def apply_selection(registry: Registry, releases: Iterable[Release], fixes: Sequ
     :raises MismatchError: if a tree is not the pinned one or an edit does not fit.
     """
     from fixpack.crosscheck import closure
-    from fixpack.lock import read_base
+    from fixpack.locksmith import read_base
 
     releases = tuple(releases)
     pinned = [release.distribution for release in releases]

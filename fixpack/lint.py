@@ -9,7 +9,7 @@ import tokenize
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from fixpack import lock, sources
+from fixpack import lock, locksmith, sources
 from fixpack.diagnose import has_form
 from fixpack.errors import FixpackError, Problem
 from fixpack.model import Anchor, Fix, Registry, Release, SourceFile
@@ -112,7 +112,7 @@ def _unused_anchors(registry: Registry) -> Iterator[Problem]:
 
 def _check_pins(release: Release, tree: str) -> Iterator[Problem]:
     try:
-        base = lock.read_base(release, release.files, tree)
+        base = locksmith.read_base(release, release.files, tree)
     except FixpackError as error:
         yield from error.problems
         return
@@ -256,7 +256,7 @@ def _check_locks(registry: Registry, trees: dict[str, str]) -> Iterator[Problem]
         if found or not all(ref in trees or not registry.releases[ref].files for ref in refs.values()):
             continue
         try:
-            made = lock.make(registry, profile, {each: trees.get(ref, "") for each, ref in refs.items()})
+            made = locksmith.make(registry, profile, {each: trees.get(ref, "") for each, ref in refs.items()})
         except FixpackError as error:
             yield from error.problems
             continue

@@ -18,7 +18,7 @@ MARKER = re.compile(rb"(?m)^([ \t]*)# fixpack (begin|end) ([a-z0-9-]+) r([0-9]{1
 
 def read_payload(root: str, fix: str, code: str, reader: Reader) -> str:
     """The text of ``patches/<fix>/<code>``; what is wrong with it goes to the reader's problems."""
-    from fixpack.registry import read_registry_file
+    from fixpack.registry_files import read_registry_file
 
     path = f"patches/{fix}/{code}"
     line = reader.line_of("code")

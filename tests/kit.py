@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fixpack import cli, lock, registry
+from fixpack import cli, lock, locksmith, registry
 from fixpack.cli import apply_main
 
 REPO = Path(__file__).resolve().parent.parent
@@ -330,7 +330,7 @@ class Kit:
         loaded = registry.load(str(self.registry))
         found = loaded.profiles[profile]
         trees = {each.distribution: str(self.trees / each.ref) for each in loaded.profile_releases(found)}
-        return lock.make(loaded, found, trees)
+        return locksmith.make(loaded, found, trees)
 
     def lock(self) -> None:
         """Write the locks of all profiles."""

@@ -53,8 +53,10 @@ APPLY = CONFIRM | {
     "fixpack.steps",
 }
 
+REGISTRY = {f"fixpack.registry_{part}" for part in ("files", "fix", "release")}
+
 #: What a run that has to explain imports besides, with YAML.
-EXPLAIN = APPLY | {"fixpack.crosscheck", "fixpack.nearest", "fixpack.registry", "fixpack.strictyaml"}
+EXPLAIN = APPLY | {"fixpack.crosscheck", "fixpack.nearest", "fixpack.registry", *REGISTRY, "fixpack.strictyaml"}
 
 #: Expensive or foreign: not on a confirm run.
 HEAVY = {

@@ -235,7 +235,8 @@ def test_the_real_uv(tmp_path: Path) -> None:
     cache = tmp_path / "uv-cache"
     wheels = [str(env.wheel("demo-plugin@v1.0.0")), str(env.wheel("demo-core@v1.0.0"))]
     command = [str(UV), "pip", "install", "--offline", "--no-deps", "--link-mode", "hardlink"]
-    subprocess.run([*command, "--cache-dir", str(cache), "--python", str(env.python), *wheels], check=True, capture_output=True)
+    command += ["--cache-dir", str(cache), "--python", str(env.python)]
+    subprocess.run([*command, *wheels], check=True, capture_output=True)
     runner = env.site / "demo_plugin/runner.py"
     assert runner.stat().st_nlink > 1
     stored = {path: path.read_bytes() for path in cache.rglob("*.py")}

@@ -17,8 +17,9 @@ import pytest
 from fixpack import prove_report
 from fixpack.errors import MismatchError, Problem, SourceError, UsageError
 from fixpack.model import Edit, Fix, Origin, Profile, Proof, Registry, Release, Upstream, UpstreamHas
+from fixpack.proof_plan import plan
 from fixpack.proof_run import Children, run_pytest
-from fixpack.prove import Lab, ProfileResult, Verdict, plan, prove_profile
+from fixpack.prove import Lab, ProfileResult, Verdict, prove_profile
 from fixpack.prove_lab import select
 
 UPSTREAM = "def count(items):\n    return len(items) - 1\n\n\ndef total(items):\n    return sum(items)\n"

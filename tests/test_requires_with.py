@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from kit import Kit
 
-from fixpack import crosscheck, prove, registry
+from fixpack import crosscheck, registry
 from fixpack.errors import RegistryError
+from fixpack.proof_plan import plan
 
 BARE = """\
 profile: bare
@@ -71,7 +72,7 @@ def test_proof_alone(kit: Kit) -> None:
     """A fix is proven with what it requires beside the pinned distributions, and with no more."""
     loaded = registry.load(str(kit.registry))
     alone = {
-        name: next(run.fixes for run in prove.plan(loaded, loaded.profiles[name], ("wide-log",)) if "alone" in run.name)
+        name: next(run.fixes for run in plan(loaded, loaded.profiles[name], ("wide-log",)) if "alone" in run.name)
         for name in ("bench-v1.0.0", "bare")
     }
     assert alone == {"bench-v1.0.0": ("long-share", "wide-log"), "bare": ("wide-log",)}

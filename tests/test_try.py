@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fixpack import cache, cli, lock, registry, sources, trial
+from fixpack import cache, cli, lock, locksmith, registry, sources, trial
 from fixpack.cli import try_
 from fixpack.errors import UsageError
 
@@ -88,7 +88,7 @@ def root(tmp_path: Path, upstream: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     loaded = registry.load(str(made))
     tree = sources.fetch(loaded.releases["demo-pkg@v1"], str(upstream))
     profile = loaded.profiles["demo-v1"]
-    (made / "profiles/demo-v1.lock.json").write_bytes(lock.dump(lock.make(loaded, profile, {"demo-pkg": tree})))
+    (made / "profiles/demo-v1.lock.json").write_bytes(lock.dump(locksmith.make(loaded, profile, {"demo-pkg": tree})))
     monkeypatch.setenv("FIXPACK_SOURCES", str(tmp_path / "cache"))
     return made
 

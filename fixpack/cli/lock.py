@@ -17,7 +17,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the locks that changed; returns 0, or 1 if ``--check`` found a stale one."""
-    from fixpack import lock, registry, sources
+    from fixpack import lock, locksmith, registry, sources
     from fixpack.durable import replace
     from fixpack.errors import Problem, RegistryError
     from fixpack.target import read_file
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
         trees = {
             release.distribution: sources.tree(release) for release in loaded.profile_releases(profile) if release.files
         }
-        made[profile.name] = lock.dump(lock.make(loaded, profile, trees))
+        made[profile.name] = lock.dump(locksmith.make(loaded, profile, trees))
     stale = False
     for name, data in made.items():
         path = os.path.join(loaded.root, "profiles", name + lock.SUFFIX)

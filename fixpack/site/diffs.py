@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fixpack import lock, sources
+from fixpack import locksmith, sources
 from fixpack.compose import compose, touched
 from fixpack.difference import unified
 from fixpack.docs_facts import Diff, FilePart
@@ -51,7 +51,7 @@ def diff(release: Release, fix: Fix, tree: str) -> tuple[FilePart, ...]:
     :raises MismatchError: if a file of the tree is not the pinned one.
     """
     new = touched(release, (fix,))
-    base = lock.read_base(release, new, tree)
+    base = locksmith.read_base(release, new, tree)
     made = compose(base, release, (fix,))
     order = sorted(new, key=lambda path: (new[path], path))
     return tuple(FilePart(path, new[path], unified(path, base[path], made[path])) for path in order)
