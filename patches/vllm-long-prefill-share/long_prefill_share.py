@@ -32,12 +32,14 @@ def for_scheduler(scheduler: Any) -> LongPrefillShare | None:
         logger.warning("%s is ignored: with data parallelism, ranks wait for each other, and a step of decodes lasts "
                        "as long as another rank's chunk.", long_prefill_settings.SHARE)
         return None
-    chunked = config.scheduler_config.enable_chunked_prefill
-    if not chunked or config.scheduler_config.long_prefill_token_threshold <= 0:
-        logger.warning("%s: %s, so that one chunk of a long prompt may take a step's whole budget of %d tokens. The "
-                       "share holds, but the others wait for so long at a time; use chunked prefill and "
+    if not config.scheduler_config.enable_chunked_prefill:
+        logger.warning("%s: chunked prefill is off, so that a long prompt is one step, and nothing of it is left to "
+                       "defer: the others wait for all of it. Use chunked prefill and "
+                       "--long-prefill-token-threshold.", long_prefill_settings.SHARE)
+    elif config.scheduler_config.long_prefill_token_threshold <= 0:
+        logger.warning("%s: no limit of tokens per chunk, so that one chunk of a long prompt may take a step's whole "
+                       "budget of %d tokens. The share holds, but the others wait for so long at a time; use "
                        "--long-prefill-token-threshold.", long_prefill_settings.SHARE,
-                       "no limit of tokens per chunk" if chunked else "chunked prefill is off",
                        scheduler.max_num_scheduled_tokens)
     if scheduler.scheduler_config.async_scheduling and not settings.exact:
         logger.info("%s=1 is not set: with asynchronous scheduling less than the share is kept (a third instead of a "
