@@ -219,6 +219,13 @@ def _covers(value: Any, wanted: Any) -> bool:
 
 
 def _variable(case: Case, file: RuleFile, rule: Rule, names: Mapping[str, Value]) -> Iterator[Finding]:
+    if rule.subject.endswith("*"):
+        for name in sorted(case.variables):
+            if name.startswith(rule.subject[:-1]) and name not in file.variables:
+                found = _finding(file, rule, f"{name} is set, which nothing knows", remedy=f"unset {name}")
+                hint = did_you_mean(name, file.variables)
+                yield found._replace(subject=name, remedy=hint or found.remedy)
+        return
     text = case.variables.get(rule.subject)
     wanted = written(rule)
     if rule.kind == "forbidden":
@@ -251,7 +258,10 @@ def _misspelled(case: Case) -> Iterator[Finding]:
     spoken = {rule.subject for file in case.files for rule in file.rules if rule.subject and not rule.is_option}
     spoken |= {name for file in case.files for name in file.variables}
     prefixes = tuple({name.partition("_")[0] + "_" for name in spoken})
+    refused = tuple(rule.subject[:-1] for _, rule in case.rules() if rule.subject.endswith("*"))
     for name in sorted(case.variables):
+        if refused and name.startswith(refused):
+            continue  # a rule reports it
         if name in spoken or name in case.table.variables or not name.upper().startswith(prefixes):
             continue
         hint = did_you_mean(name.upper(), spoken)

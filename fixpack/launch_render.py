@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fixpack import launch_check, serve_line
@@ -32,6 +32,13 @@ class Wish(NamedTuple):
     port: int
     fixpack: str  # the engine's folder in the image
     model_dir: str  # a folder of the host that the container sees at the same place; "" for none
+
+
+class Mount(NamedTuple):
+    """A folder of the host that the container sees at the same place."""
+
+    folder: str
+    only_read: bool
 
 
 def check_wish(wish: Wish) -> None:
@@ -99,7 +106,7 @@ def _adds(case: Case, rule: Rule) -> bool:
 def render(case: Case, wish: Wish, serve: Sequence[str], variables: dict[str, str]) -> dict[str, str]:
     """The text of each file.
 
-    :raises UsageError: if Jinja2 is missing.
+    :raises UsageError: if Jinja2 is missing, or if a variable names a path that cannot be mounted.
     """
     try:
         import jinja2
@@ -123,6 +130,7 @@ def render(case: Case, wish: Wish, serve: Sequence[str], variables: dict[str, st
         "machine": next((file.machine for file in case.files if file.machine), None) or _NO_MACHINE,
         "notes": [" ".join(note.split()) for file in case.files for note in file.notes],
         "variables": variables,
+        "mounts": [each for each in mounts(case, variables) if (each.folder, each.only_read) != (wish.model_dir, True)],
         "launcher": ["python3", "-m", "fixpack", "launch", "exec", "--profile", wish.profile, *fixes, *known, "--"],
         "serve": list(serve),
         "lines": lines(serve),
@@ -139,6 +147,27 @@ def lines(words: Sequence[str]) -> list[list[str]]:
             made.append([])
         made[-1].append(word)
     return made
+
+
+def mounts(case: Case, variables: Mapping[str, str]) -> list[Mount]:
+    """The folders of the host that the variables name, each once; a folder that is written is no more read-only.
+
+    :raises UsageError: for a path that no container could see at the same place.
+    """
+    found: dict[str, Mount] = {}
+    for row in (row for file in case.files for row in file.variables.values() if row.mount):
+        text = variables.get(row.name, "")
+        if not text:
+            continue
+        path = text.partition(",")[0] if row.mount == "cache" else text
+        folder = os.path.normpath(path if row.mount == "cache" else os.path.dirname(path))
+        if not os.path.isabs(path) or folder.strip("/") == "" or ":" in folder:
+            message = f"{row.name} is {text!r}: its folder cannot be mounted"
+            hint = "name an absolute path without a colon, below a folder of its own"
+            raise UsageError(Problem("bad_usage", message, hint=hint))
+        only_read = row.mount == "read" and (folder not in found or found[folder].only_read)
+        found[folder] = Mount(folder, only_read)
+    return list(found.values())
 
 
 _NO_MACHINE = Machine("", "", "example.com/accelerator", 1, (), False, {})

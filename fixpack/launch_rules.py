@@ -14,6 +14,8 @@ NAME = r"[a-z0-9]+([.-][a-z0-9]+)*"
 OPTION = r"--[a-z0-9]+(-[a-z0-9]+)*"
 VARIABLE = r"[A-Z][A-Z0-9_]*"
 VARIABLE_KINDS = ("number", "number-or-word", "text")
+#: what a container has to see of a path in a variable: a file to read, a file to write, or a folder in front of a comma
+MOUNTS = ("read", "write", "cache")
 
 #: how a rule speaks of its option or variable; "holds" is about several
 KINDS = ("required", "recommended", "forbidden", "holds")
@@ -28,11 +30,12 @@ class ModelRow(NamedTuple):
 
 
 class Variable(NamedTuple):
-    """An environment variable that formulas name."""
+    """An environment variable that formulas name, or that names a path of the host."""
 
     name: str
     kind: str  # number, number-or-word or text
     unset: str | None  # its value when it is not set; None is "not given"
+    mount: str = ""  # one of MOUNTS, where it names a path of the host
 
 
 class Rule(NamedTuple):
@@ -40,7 +43,9 @@ class Rule(NamedTuple):
 
     id: str
     kind: str
-    subject: str  # "--option" or VARIABLE; "" for holds
+    subject: (
+        str  # "--option" or VARIABLE; "" for holds; PREFIX_* is every variable so named that the file does not list
+    )
     values: tuple[str, ...]  # what is right (required, recommended) or wrong (forbidden); () is "any"
     also: tuple[str, ...]  # other texts that mean the same
     match: str  # a regular expression instead; "" if values decide
@@ -118,7 +123,9 @@ def load(name: str, data: bytes, path: str, problems: list[Problem]) -> RuleFile
         row = Reader(item, path, problems, f"the variable {key!r}")
         unset = row.text("unset", "") if "unset" in row.fields else None
         row.asked.add("unset")
-        variables[key] = Variable(key, row.text("kind", oneof=VARIABLE_KINDS), unset)
+        variables[key] = Variable(
+            key, row.text("kind", oneof=VARIABLE_KINDS), unset, row.text("mount", "", oneof=("", *MOUNTS))
+        )
         row.done()
     machine = _machine(top)
     about = top.text("about")
@@ -177,7 +184,8 @@ def _rule(item: Value, path: str, problems: list[Problem]) -> Rule:
     if len(kinds) != 1:
         reader.bad(f"{reader.what} needs one of {', '.join(KINDS)}")
     kind = kinds[0] if kinds else ""
-    subject = reader.text(kind, pattern=f"{OPTION}|{VARIABLE}") if kind and kind != "holds" else ""
+    subjects = f"{OPTION}|{VARIABLE}" + (r"\*?" if kind == "forbidden" else "")
+    subject = reader.text(kind, pattern=subjects) if kind and kind != "holds" else ""
     holds = _formula(reader, "holds") if kind == "holds" else None
     for other in KINDS:
         reader.asked.add(other)
@@ -267,7 +275,7 @@ def _check(made: RuleFile, top: Reader) -> None:
     for model in made.models.keys() - {model for rule in made.rules for model in rule.models}:
         top.bad(f"no rule names the model {model!r}", top.line_of("models"))
     named = {name for rule in made.rules for each in formulas(rule) for name in each.names}
-    for variable in made.variables.keys() - named:
+    for variable in made.variables.keys() - named - {each.name for each in made.variables.values() if each.mount}:
         top.bad(f"no formula names the variable {variable!r}", top.line_of("variables"))
 
 

@@ -134,7 +134,15 @@ def test_what_the_machines_need(tmp_path: Path) -> None:
     assert render(tmp_path / "gb300", profile="gb300").code == 0
     (_, variables), gaudi = of_compose(tmp_path / "gaudi")
     assert (gaudi["runtime"], gaudi["cap_add"], variables["HABANA_VISIBLE_DEVICES"]) == ("habana", ["SYS_NICE"], "all")
-    assert gaudi["volumes"] == [{"type": "bind", "source": "/models", "target": "/models", "read_only": True}]
+    assert gaudi["volumes"] == [
+        {"type": "bind", "source": "/models", "target": "/models", "read_only": True},
+        {
+            "type": "bind",
+            "source": "/var/cache/hpu-recipes",
+            "target": "/var/cache/hpu-recipes",
+            "bind": {"create_host_path": True},
+        },
+    ]
     assert "deploy" not in gaudi
     assert "ulimits" not in gaudi
     gb300 = of_compose(tmp_path / "gb300")[1]
@@ -149,6 +157,49 @@ def test_what_the_machines_need(tmp_path: Path) -> None:
     assert verify["image"] == pod["containers"][0]["image"] == "vllm-fixed:gaudi2-v0.26.0"
     assert verify["command"] == ["python3", "/opt/fixpack/apply_all.py", "--profile", "gaudi2-v0.26.0", "--check"]
     assert of_kubernetes(tmp_path / "gb300")[1]["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": 1}}
+
+
+def folders(folder: Path) -> list[tuple[str, bool]]:
+    """What the container sees of the host, with whether it is read-only; the same from both files."""
+    volumes = of_compose(folder)[1].get("volumes", [])
+    assert all(each["source"] == each["target"] for each in volumes)
+    found = [(each["source"].replace("$$", "$"), each.get("read_only", False)) for each in volumes]
+    pod = of_kubernetes(folder)[1]
+    hosts = {each["name"]: each["hostPath"] for each in pod["volumes"] if "hostPath" in each}
+    seen = []
+    for each in pod["containers"][0]["volumeMounts"]:
+        if each["name"] in hosts:
+            host = hosts[each["name"]]
+            only_read = each.get("readOnly", False)
+            assert host["path"] == each["mountPath"]
+            assert host["type"] == ("Directory" if only_read else "DirectoryOrCreate")
+            seen.append((host["path"].replace("$$", "$"), only_read))
+    assert seen == found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("args", "seen"),
+    [
+        ([], [("/var/lib/hotsplit", True)]),
+        (["--env", "HOTSPLIT_COUNTS=/data/it's $x/c.json"], [("/data/it's $x", True)]),
+        (["--env", "HOTSPLIT_LIVE_COUNTS=/live/l.json"], [("/var/lib/hotsplit", True), ("/live", False)]),
+        (["--env", "HOTSPLIT_LIVE_COUNTS=/var/lib/hotsplit/l.json"], [("/var/lib/hotsplit", False)]),
+        (["--model-dir", "/m", "--env", "HOTSPLIT_COUNTS=/m/c.json"], [("/m", True)]),
+    ],
+)
+def test_folders_that_the_variables_name(args: list[str], seen: list[tuple[str, bool]], tmp_path: Path) -> None:
+    done = render(tmp_path, "--fix", "hotsplit", *args, profile="gb300")
+    assert done.code == 0, done.err
+    assert folders(tmp_path) == seen
+
+
+@pytest.mark.parametrize("path", ["counts.json", "/counts.json", "/a:b/counts.json"])
+def test_folders_that_cannot_be_mounted(path: str, tmp_path: Path) -> None:
+    done = render(tmp_path / "out", "--fix", "hotsplit", "--env", f"HOTSPLIT_COUNTS={path}", profile="gb300")
+    assert (done.code, done.codes) == (2, ["bad_usage"])
+    assert "its folder cannot be mounted" in done.err
+    assert not (tmp_path / "out").exists()
 
 
 def test_own_choices_stay_and_opt_in_fixes_are_verified(tmp_path: Path) -> None:
