@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Iterable
 from threading import Thread
 
@@ -48,22 +49,39 @@ def sync(paths: Iterable[str]) -> None:
         raise failures[0]
 
 
-def replace(path: str, data: bytes) -> None:
+def replace(path: str, data: bytes, *, lasting: bool = True) -> None:
     """Write a file beside its place and rename it: a reader sees the old one or the new one, whole.
 
-    The name in between begins with a dot, so that loaders of a folder pass over what a killed run leaves.
+    A symbolic link is followed: the file that it leads to is written, and the link stays.  A file keeps its mode; a new
+    one gets 0644, less the umask.  The name in between begins with a dot, so that loaders of a folder pass over what a
+    killed run leaves, and has a random part, so that nobody can have put anything there.
 
-    :raises OSError: if it cannot be written; what was there stays.
+    :param lasting: whether the file must survive a power cut; what can be made again need not.
+    :raises OSError: if it cannot be written, or something other than a file is there; what was there stays.
     """
-    folder, name = os.path.split(os.path.abspath(path))
-    temporary = os.path.join(folder, f".{name}.tmp")
+    real = os.path.realpath(path)
     try:
-        with open(temporary, "wb") as file:
+        old = os.lstat(real).st_mode
+    except FileNotFoundError:
+        old = 0
+    if old and not stat.S_ISREG(old):
+        kind = "a folder" if stat.S_ISDIR(old) else "a device, a pipe, a socket or an endless link"
+        raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", path)
+    folder, name = os.path.split(real)
+    temporary = os.path.join(folder, f".{name[:40]}.{os.urandom(8).hex()}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(temporary, flags, 0o600 if old else 0o644), "wb") as file:
+        try:
+            if old:
+                os.fchmod(file.fileno(), stat.S_IMODE(old))
             file.write(data)
-        sync([temporary])
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    sync([folder])
+            file.flush()
+            if lasting:
+                os.fsync(file.fileno())
+            os.replace(temporary, real)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+    if lasting:
+        sync([folder])

@@ -13,9 +13,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from fixpack.durable import replace
 from fixpack.errors import Problem, RegistryError, UsageError
 from fixpack.form import misfit
 from fixpack.model import Fix, Profile, Registry, Release
+from fixpack.target import read_file
 
 PATH = "docs/proofs.json"
 SCHEMA_VERSION = 1
@@ -65,13 +67,18 @@ def read(root: str, path: str = "") -> dict[str, Recorded]:
     :raises RegistryError: if the file is not such a record.
     """
     name = path or PATH
-    try:
-        with open(path or os.path.join(root, PATH), encoding="utf-8") as file:
-            data = json.load(file)
-    except FileNotFoundError:
+    real = os.path.realpath(path or os.path.join(root, PATH))
+    text = read_file(real)
+    if text is None:
         return {}
-    except (OSError, ValueError) as error:
+    if isinstance(text, Problem):
+        raise RegistryError(_broken(name, f"it {text.message}"))
+    try:
+        data = json.loads(text.decode("utf-8"))
+    except ValueError as error:
         raise RegistryError(_broken(name, str(error))) from error
+    except RecursionError:
+        raise RegistryError(_broken(name, "it nests too deeply")) from None
     wrong = misfit(data, _FORM, what="the record")
     if not wrong and data["schema_version"] != SCHEMA_VERSION:
         wrong = f"its schema_version is {data['schema_version']}, not {SCHEMA_VERSION}"
@@ -180,10 +187,7 @@ def write(registry: Registry, path: str, new: Mapping[str, Recorded]) -> None:
         for name, each in sorted(merged.items())
     ]  # one line for each fix, so that a diff shows which were recorded
     text = f'{{\n "schema_version": {SCHEMA_VERSION},\n "profiles": {{\n' + ",\n".join(profiles) + "\n }\n}\n"
-    temp = f"{path}.tmp"
     try:
-        with open(temp, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        os.replace(temp, path)
+        replace(path, text.encode())
     except OSError as error:
         raise UsageError(_unwritable(path, error.strerror or str(error))) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -109,8 +110,11 @@ def test_words_do_not_outdate(kit: Kit) -> None:
     assert proofs.digest(loaded, loaded.profiles["bench-v1.0.0"], loaded.fixes["order-kept"]) == before
 
 
-DAMAGED = {
+DAMAGED: dict[str, str | bytes] = {
     "no JSON": "{",
+    "nested": "[" * 100_000,
+    "thousands of digits": '{"schema_version": ' + "1" * 5000 + "}",
+    "not UTF-8": b"\xff",
     "another version": '{"schema_version": 2, "profiles": {}}',
     "another form": '{"schema_version": 1, "profiles": {"x": {"releases": {}, "fixes": {"y": {}}}}}',
 }
@@ -119,13 +123,24 @@ DAMAGED = {
 @pytest.mark.parametrize("case", DAMAGED)
 def test_a_damaged_record(case: str, kit: Kit) -> None:
     path = kit.registry / proofs.PATH
-    path.write_text(DAMAGED[case])
+    text = DAMAGED[case]
+    data = text if isinstance(text, bytes) else text.encode()
+    path.write_bytes(data)
     with pytest.raises(RegistryError) as caught:
         proofs.read(str(kit.registry))
     assert [(each.code, each.file) for each in caught.value.problems] == [("record_invalid", proofs.PATH)]
     with pytest.raises(FixpackError):
         record(kit, verdict("order-kept"))
-    assert path.read_text() == DAMAGED[case]
+    assert path.read_bytes() == data
+
+
+def test_a_pipe_for_a_record(kit: Kit) -> None:
+    """Refused, and not waited for."""
+    os.mkfifo(kit.registry / proofs.PATH)
+    with pytest.raises(RegistryError, match="not a record of proofs: it is not an ordinary file"):
+        proofs.read(str(kit.registry))
+    with pytest.raises(FixpackError):
+        record(kit, verdict("order-kept"))
 
 
 @pytest.mark.parametrize(

@@ -295,6 +295,30 @@ def test_a_manifest_cannot_name_what_lies_outside(kit: Kit, capsys: pytest.Captu
     assert (tmp_path / "outside.txt").exists()
 
 
+@pytest.mark.parametrize("name", ["fixes", "index.html", build.MANIFEST, "old/gone.html"])
+def test_a_link_out_of_the_folder(name: str, kit: Kit, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Neither a linked folder nor a linked file in the site is written through, or removed from."""
+    site, outside = tmp_path / "web", {"gone.html": "mine\n", "index.html": "mine\n", build.MANIFEST: "gone.html\n"}
+    write(tmp_path / "outside", outside)
+    write(site, {build.MANIFEST: "old/gone.html\n"})
+    link = site / ("old" if name == "old/gone.html" else name)
+    link.unlink(missing_ok=True)
+    link.symlink_to(tmp_path / "outside" / (name if "." in link.name else ""))
+    done = run(kit, capsys, site)
+    assert (done.code, set(done.codes)) == (2, {"folder_not_empty"})
+    assert "a symbolic link leads elsewhere" in done.err
+    assert built(tmp_path / "outside") == outside
+    assert not (site / "style.css").exists()
+
+
+def test_the_folder_itself_may_be_a_link(kit: Kit, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "web").symlink_to("real")
+    for _ in range(2):
+        assert run(kit, capsys, tmp_path / "web").code == 0
+    assert (tmp_path / "real/index.html").exists()
+
+
 # -- parts ------------------------------------------------------------------------------------------------------------
 
 

@@ -85,8 +85,7 @@ def _site(facts: Facts, folder: str) -> int:
 
 
 def _write(path: str, text: str) -> None:
+    from fixpack.durable import replace
+
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    temp = path + ".tmp"
-    with open(temp, "w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-    os.replace(temp, path)
+    replace(path, text.encode(), lasting=False)

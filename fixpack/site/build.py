@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from fixpack import __version__, docs
 from fixpack.docs_facts import Facts
+from fixpack.durable import replace
 from fixpack.errors import FixpackError, Problem, UsageError
 from fixpack.site.links import dead_site_links, is_external, resolve
 from fixpack.site.render import Document, Heading, code_block, file_lexer, parse, to_html
@@ -168,9 +169,10 @@ def _current(path: str, to: str, section: str) -> str:
 def write(files: Mapping[str, bytes], folder: str) -> None:
     """Write the site; files of an earlier build that it no longer has go.
 
-    :raises UsageError: if the folder holds anything that no build wrote.
+    :raises UsageError: if the folder holds anything that no build wrote, or a link where the site goes.
     """
     manifest = os.path.join(folder, MANIFEST)
+    _refuse_links(folder, [MANIFEST])
     old: list[str] = []
     if os.path.isfile(manifest):
         with open(manifest, encoding="utf-8") as file:
@@ -178,20 +180,32 @@ def write(files: Mapping[str, bytes], folder: str) -> None:
     elif os.path.lexists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
         message = "neither empty nor a site that this program built"
         raise UsageError(Problem("folder_not_empty", message, file=folder, hint="name an empty or new folder"))
-    os.makedirs(folder, exist_ok=True)
     listed = "".join(f"{path}\n" for path in sorted(files))
-    gone = [path for path in old if path not in files and resolve("", path)[0] == path]
-    _replace(manifest, ("".join(f"{path}\n" for path in sorted({*files, *gone}))).encode())  # a stopped build is ours
+    gone = [path for path in old if path not in files and "\0" not in path and resolve("", path)[0] == path]
+    _refuse_links(folder, [*files, *gone])
+    os.makedirs(folder, exist_ok=True)
+    everything = "".join(f"{path}\n" for path in sorted({*files, *gone}))  # a stopped build is ours
+    replace(manifest, everything.encode(), lasting=False)
     for path, data in files.items():
         os.makedirs(os.path.dirname(os.path.join(folder, path)), exist_ok=True)
-        _replace(os.path.join(folder, path), data)
+        replace(os.path.join(folder, path), data, lasting=False)
     for path in gone:
         if os.path.lexists(os.path.join(folder, path)):
             os.unlink(os.path.join(folder, path))
-    _replace(manifest, listed.encode())
+    replace(manifest, listed.encode(), lasting=False)
 
 
-def _replace(path: str, data: bytes) -> None:
-    with open(f"{path}.tmp", "wb") as file:
-        file.write(data)
-    os.replace(f"{path}.tmp", path)
+def _refuse_links(folder: str, paths: Iterable[str]) -> None:
+    """Refuse to write or remove through a symbolic link inside the site; the site's folder itself may be one.
+
+    :raises UsageError: naming each path that leads elsewhere.
+    """
+    real = os.path.realpath(folder)
+    hint = "remove the link, or name another folder"
+    problems = [
+        Problem("folder_not_empty", "a symbolic link leads elsewhere", file=os.path.join(folder, path), hint=hint)
+        for path in paths
+        if os.path.realpath(os.path.join(real, path)) != os.path.join(real, path)
+    ]
+    if problems:
+        raise UsageError(*problems)
