@@ -64,9 +64,10 @@ def replace(path: str, data: bytes, *, lasting: bool = True) -> None:
         old = os.lstat(real).st_mode
     except FileNotFoundError:
         old = 0
+    if stat.S_ISDIR(old):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if old and not stat.S_ISREG(old):
-        kind = "a folder" if stat.S_ISDIR(old) else "a device, a pipe, a socket or an endless link"
-        raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", path)
+        raise OSError(errno.EINVAL, "it is a device, a pipe, a socket or an endless link, not a regular file", path)
     folder, name = os.path.split(real)
     temporary = os.path.join(folder, f".{name[:40]}.{os.urandom(8).hex()}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

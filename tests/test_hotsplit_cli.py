@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import stat
@@ -15,6 +16,7 @@ import pytest
 from hotsplit_kit import CONFIG, MIB, exact_place, hotsplit, rows, shape_a, shape_b, shape_c, write
 from kit import REPO, Done
 
+from fixpack.hotsplit import inputs
 from fixpack.hotsplit.payload import counts, plan
 
 CELL = 18 * MIB
@@ -251,7 +253,114 @@ def test_memory_of_the_real_model() -> None:
     assert lines[6].endswith("layers 49 to 69: 144.00 GiB with the mixed ones' w2, 141.75 GiB without")
     assert lines[9].split()[:6] == ["152.79", "8,692", "32.8", "%", "312.96", "414.00"]
     assert lines[-1].startswith("    yes  does a context of 262,144 tokens fit?")
-    assert lines[-7].startswith("     no  does stock vLLM load, with power-of-two pinning?")
+    assert lines[-7].startswith(" (note)  stock vLLM would not load, with power-of-two pinning ")
+    assert not [line for line in lines[-7:] if line.startswith("     no")]
+    roomy = hotsplit("memory", "--hot-gib", "152.8", "--host-gib", "900").out.splitlines()
+    assert roomy[-6].startswith(" (note)  stock vLLM would load, with power-of-two pinning ")
+
+
+OTHERS = {
+    "OLMoE-1B-7B": {"num_hidden_layers": 16, "num_experts": 64, "hidden_size": 2048, "intermediate_size": 1024},
+    "gpt-oss-20b": {"num_hidden_layers": 24, "num_local_experts": 32, "hidden_size": 2880, "intermediate_size": 2880},
+    "Qwen3-30B-A3B": {
+        "num_hidden_layers": 48,
+        "num_experts": 128,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+    },
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_memory_of_a_smaller_model(bench: Bench, name: str) -> None:
+    """Less than the 320 GiB that stock offloads unless told otherwise: budgets are fifths of the model itself."""
+    config = bench.file("config.json", {**OTHERS[name], "num_experts_per_tok": 8})
+    found = json.loads(hotsplit("memory", "--config", config, "--json").out)
+    model = found["model"]
+    hot = [each["hot"] for each in found["budgets"]]
+    assert hot == [model["cells"] * fifth // 5 * model["cell"] for fifth in range(1, 6)]
+    assert hot[-1] == model["total"] == found["stock"]["host"]
+    done = hotsplit("memory", "--config", config)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[-1] == "one --hot-gib, or --plan, for every question in turn"
+    assert hotsplit("memory", "--config", config, "--hot-gib", "1").code == 0
+
+
+LIMITS = [
+    ("num_hidden_layers", 10_001, "10,000"),
+    ("num_hidden_layers", 10**18, "10,000"),
+    ("n_routed_experts", 65_537, "65,536"),
+    ("num_experts_per_tok", 65_537, "65,536"),
+    ("hidden_size", (1 << 24) + 1, "16,777,216"),
+    ("moe_intermediate_size", 10**400, "16,777,216"),
+    ("max_position_embeddings", 1 << 25, "16,777,216"),
+    ("hidden_size", 1.5, "16,777,216"),
+    ("first_k_dense_replace", None, "10,000"),
+    ("first_k_dense_replace", -1, "10,000"),
+    ("first_k_dense_replace", 10**18, "10,000"),
+    ("first_k_dense_replace", "1", "10,000"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "limit"), LIMITS, ids=[f"{each[0]}-{each[1]!r:.12}" for each in LIMITS])
+def test_a_configuration_beyond_all_models(bench: Bench, field: str, value: Any, limit: str) -> None:
+    config = bench.file("odd.json", {**CONFIG, "moe_layer_freq": 1, field: value})
+    low = 0 if field.startswith("first") else 1
+    for args in (["memory"], ["memory", "--hot-gib", "1"]):
+        done = hotsplit(*args, "--config", config)
+        assert (done.code, done.out) == (2, "")
+        assert f"{field} is {value!r:.40}, not a number from {low} to {limit}" in done.err
+        assert "[bad_config]" in done.err
+
+
+def test_the_largest_configuration(bench: Bench) -> None:
+    """Every field at its limit is arithmetic, not a crash."""
+    config = bench.file(
+        "large.json",
+        {
+            "num_hidden_layers": 10_000,
+            "num_experts": 65_536,
+            "hidden_size": 1 << 24,
+            "intermediate_size": 1 << 24,
+            "num_experts_per_tok": 65_536,
+        },
+    )
+    done = hotsplit("memory", "--config", config)
+    assert (done.code, done.err) == (1, "")
+
+
+def test_pipes_are_refused_and_not_waited_for(bench: Bench) -> None:
+    pipe = bench.folder / "pipe"
+    os.mkfifo(pipe)
+    good = bench.file("good.json", shape_a(rows(1)))
+    for args in (
+        ["plan", pipe, "--stock-equal"],
+        ["plan", good, "--stock-equal", "--holdout", pipe],
+        ["coverage", good, "--plan", pipe],
+        ["rerank", pipe, good],
+        ["rerank", good, pipe],
+        ["memory", "--plan", pipe],
+        ["memory", "--hot-gib", "1", "--config", pipe],
+    ):
+        done = hotsplit(*args, *([] if "--config" in args else ["--config", bench.config]))
+        assert (done.code, done.out) == (2, "")
+        assert "pipe: is not a regular file [bad_counts]" in done.err
+        assert "save it as a file first" in done.err
+
+
+def test_no_number_that_json_does_not_have() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        inputs.as_bytes({"hot": {"1": [math.inf]}})
+
+
+def test_an_output_that_is_no_file(bench: Bench) -> None:
+    good = bench.file("good.json", shape_a(rows(1)))
+    os.mkfifo(bench.folder / "pipe")
+    for output in (bench.folder / "pipe", "/dev/null"):
+        done = bench.run("plan", good, "--budget-gib", "0.3", "-o", output)
+        assert (done.code, done.out) == (2, "")
+        assert f"{output}: cannot be written: it is a device, a pipe" in done.err
 
 
 @pytest.mark.parametrize(
@@ -345,6 +454,10 @@ BAD: dict[str, tuple[list[str], str]] = {
     "held out of another model": (
         ["plan", "{good}", "--stock-equal", "--holdout", "{other}"],
         "other.json: lacks layers 4",
+    ),
+    "endless weights": (
+        ["plan", "{good}", "--stock-equal", "--weights", "decode=1e308,prefill=1e308"],
+        "--weights: '1e308' is not a weight from 0 to 1e+06",
     ),
     "no context": (["memory", "--context", "-5"], "'-5' is no number from 1 to"),
     "all of the HBM and more": (["memory", "--gpu-memory-utilization", "1.2"], "'1.2' is no part between 0 and 1"),

@@ -15,6 +15,7 @@ from fixpack.hotsplit.memory import (
     MIMO,
     Machine,
     Model,
+    Stock,
     kv_tokens,
     most_hot,
     pinned_banks,
@@ -196,6 +197,8 @@ def test_budgets_to_look_at() -> None:
     budgets = usual_budgets(MIMO, placed)
     assert {gib(each) for each in ("110", "141.75", "144", "152.8")} < set(budgets)
     assert budgets == sorted(set(budgets))
-    small = Model("small", (0, 1), 4, 64, 32, 2)
-    assert all(0 < each <= small.total for each in usual_budgets(small, stock(small, 0)))
-    assert usual_budgets(small, stock(small, small.total)) == []
+    small = Model("small", (0, 1), 5, 64, 32, 2)
+    fifths = [fifth * small.total // 5 for fifth in range(1, 6)]
+    for offload in (0, small.total, gib("320")):
+        assert usual_budgets(small, stock(small, offload)) == fifths
+    assert usual_budgets(Model("one", (0,), 1, 1, 1, 1), Stock(())) == [1]

@@ -151,7 +151,7 @@ def _not_an_input(output: str | None, inputs: Sequence[str]) -> None:
 
 
 def _print(args: argparse.Namespace, body: Mapping[str, Any], text: str) -> None:
-    print(json.dumps({"schema_version": 1, **body}, indent=1) if args.json else text)
+    print(json.dumps({"schema_version": 1, **body}, indent=1, allow_nan=False) if args.json else text)
 
 
 def _plan(args: argparse.Namespace) -> int:

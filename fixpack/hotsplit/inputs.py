@@ -12,6 +12,8 @@ from fixpack.errors import FixpackError, Problem, UsageError
 from fixpack.hotsplit.memory import MIMO, Model
 from fixpack.hotsplit.payload import counts, plan
 
+MOST_LAYERS, MOST_EXPERTS, LARGEST_SIZE = 10_000, 65_536, 1 << 24  # of a config.json; beyond, it is no model's
+
 
 @contextlib.contextmanager
 def problems(source: str = "") -> Iterator[None]:
@@ -80,20 +82,20 @@ def read_model(path: str) -> Model:
     if not isinstance(body, dict):
         raise UsageError(Problem("bad_config", "expected an object", file=path))
 
-    def number(*names: str, default: int = 0) -> int:
+    def number(*names: str, default: int = 0, low: int = 1, high: int = LARGEST_SIZE) -> int:
         name = next((each for each in names if each in body), "")
         value = body.get(name, default)
-        if type(value) is not int or value < 1:
-            message = f"{name or ' or '.join(names)} is {value!r:.40}, not a positive number"
+        if type(value) is not int or not low <= value <= high:
+            message = f"{name or ' or '.join(names)} is {value!r:.40}, not a number from {low} to {high:,}"
             raise UsageError(Problem("bad_config", message, file=path, hint="is it a mixture-of-experts model?"))
         return value
 
-    depth = number("num_hidden_layers")
+    depth = number("num_hidden_layers", high=MOST_LAYERS)
     every = body.get("moe_layer_freq", 1)
     if isinstance(every, list) and len(every) >= depth and all(each in (0, 1) for each in every):
         layers = tuple(layer for layer in range(depth) if every[layer])
-    elif every == 1 and type(body.get("first_k_dense_replace", 0)) is int:
-        layers = tuple(range(body.get("first_k_dense_replace", 0), depth))
+    elif every == 1:
+        layers = tuple(range(number("first_k_dense_replace", low=0, high=MOST_LAYERS), depth))
     else:
         raise UsageError(Problem("bad_config", f"moe_layer_freq is {every!r:.60}, not 0 or 1 per layer", file=path))
     if not layers:
@@ -101,10 +103,10 @@ def read_model(path: str) -> Model:
     return Model(
         str(document.get("_name_or_path") or os.path.basename(os.path.dirname(os.path.abspath(path)))),
         layers,
-        number("n_routed_experts", "num_experts", "num_local_experts"),
+        number("n_routed_experts", "num_experts", "num_local_experts", high=MOST_EXPERTS),
         number("hidden_size"),
         number("moe_intermediate_size", "intermediate_size"),
-        number("num_experts_per_tok"),
+        number("num_experts_per_tok", high=MOST_EXPERTS),
         number("max_position_embeddings", default=1),
     )
 
@@ -141,6 +143,6 @@ def as_bytes(document: Any) -> bytes:
             pad = " " * (depth + 1)
             rows = ",\n".join(f"{pad}{json.dumps(str(key))}: {text(each, depth + 1)}" for key, each in value.items())
             return f"{{\n{rows}\n{' ' * depth}}}"
-        return json.dumps(value)
+        return json.dumps(value, allow_nan=False)
 
     return (text(document, 0) + "\n").encode()

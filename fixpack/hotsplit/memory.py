@@ -269,10 +269,13 @@ def _answer(code: str, question: str, good: bool, why: str) -> Answer:
 
 
 def usual_budgets(model: Model, placed: Stock) -> list[int]:
-    """Budgets worth looking at, ascending: stock's two figures, and those that were measured, or a range around."""
+    """Budgets worth looking at, ascending: stock's two figures, and those that were measured, or fifths of the model.
+
+    Never none, and none larger than the model.
+    """
     around = {placed.hbm, placed.hbm_by_w13}
     if model == MIMO:
         around |= {int(amount * GIB) for amount in (96, 110, 123, 152.8, 165)}
     else:
-        around |= {placed.hbm * percent // 100 for percent in (67, 76, 85, 106, 115)}
+        around |= {model.cells * fifth // 5 * model.cell for fifth in range(1, 6)}
     return sorted(budget for budget in around if 0 < budget <= model.total)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from fixpack.hotsplit.memory import Machine, Model, Puzzle, Stock
+from fixpack.hotsplit.memory import Answer, Machine, Model, Puzzle, Stock
 from fixpack.hotsplit.report import gib, percent, table
 
 CONTEXTS = (262_144, 1_048_576)  # shown where none is asked for
@@ -54,6 +54,14 @@ def _ranges(layers: Sequence[int]) -> str:
     return noun + ", ".join(runs) if runs else "no layer"
 
 
+def _said(answer: Answer) -> tuple[str, str, str]:
+    """Verdict, question and reason; what stock would do is no condition, so it is told and not asked."""
+    if answer.code != "stock_pin":
+        return answer.verdict, f"{answer.question}?", answer.why
+    would = "would load" if answer.verdict == "yes" else "would not load"
+    return "(note)", f"stock vLLM {would}, with power-of-two pinning", answer.why
+
+
 def as_text(model: Model, machine: Machine, placed: Stock, solved: Sequence[Puzzle], context: int) -> str:
     """The report of ``memory``: the model, stock's placement, every budget, and the answers for the last one."""
     lines = [
@@ -86,16 +94,13 @@ def as_text(model: Model, machine: Machine, placed: Stock, solved: Sequence[Puzz
         rows.append([hot, f"{cells:,}", percent(cells / model.cells), *others, *tokens, *fits])
     lines += table(head, rows)
     lines.append(
-        "  HBM left: for KV cache, activations and graphs.  KV tokens: from a line through two measured boots;"
+        "  HBM left: for KV cache, activations and graphs.  KV tokens: from a line through two measured boots of MiMo;"
     )
     lines.append('  the server\'s own log line "GPU KV cache size" decides.')
-    one = solved[-1]
     if len(solved) == 1:
-        width = max(len(answer.question) for answer in one.answers)
-        lines += [
-            "",
-            *(f"{answer.verdict:>7}  {answer.question + '?':<{width + 1}}  {answer.why}" for answer in one.answers),
-        ]
+        said = [_said(answer) for answer in solved[0].answers]
+        width = max(len(question) for _, question, _ in said)
+        lines += ["", *(f"{verdict:>7}  {question:<{width}}  {why}" for verdict, question, why in said)]
     else:
         lines += ["", "one --hot-gib, or --plan, for every question in turn"]
     return "\n".join(lines)
