@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fixpack.hotsplit.memory import (
-    FLOOR,
     GIB,
     KV_TOKENS,
     MIMO,
@@ -25,6 +24,7 @@ from fixpack.hotsplit.memory import (
     stock,
     usual_budgets,
 )
+from fixpack.hotsplit.payload import order
 
 MIB = 1 << 20
 GB300 = Machine()
@@ -181,15 +181,17 @@ def test_each_question_can_be_answered_no(change: dict[str, int], code: str) -> 
 
 
 def test_what_the_split_needs() -> None:
-    """Golden, by hand: 4 GiB and the fullest hot bank in HBM; the emptiest layer's cold bank on the host."""
+    """Golden, by hand: 4 GiB, the fullest hot bank and its scales in HBM; on the host, a cold bank, or all of them."""
     hot = [100] * 68 + [156]
     found = solve(MIMO, GB300, stock(MIMO, gib("320")), hot)
-    assert found.split_margin == 4 * GIB + 156 * 18 * MIB
+    assert found.split_margin == 4 * GIB + 156 * 18 * MIB + 384 * 1_179_648
     assert found.split_hbm_free == 250 * GIB - GB300.dense - MIMO.scales - 144 * GIB
-    assert found.split_host_free == (494 - 59) * GIB - gib("321.75") - 284 * 18 * MIB > FLOOR
+    assert found.split_host_free == found.host_free > order.FLOOR  # more is cold in the end than was in the beginning
     assert found.cold == MIMO.total - found.hot == pinned_banks(MIMO, [384 - each for each in hot], exact=True)
     assert found.host_free == (494 - 59) * GIB - found.cold
     assert found.fits
+    warm = solve(MIMO, GB300, stock(MIMO, gib("320")), [130] * 69)  # less in the end, but a bank more at first
+    assert warm.split_host_free == (494 - 59) * GIB - gib("321.75") - 254 * 18 * MIB < warm.host_free
 
 
 def test_budgets_to_look_at() -> None:

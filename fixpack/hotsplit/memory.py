@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
+from fixpack.hotsplit.payload import order
+
 GIB = 1 << 30
 
 #: measured: KV tokens at 141.75 GiB of hot experts, and what a GiB more of KV cache holds (two boots at 256K context)
 KV_TOKENS, KV_AT_HOT = 513_612, 141.75 * GIB
 KV_PER_GIB = 19_117
 KV_SPREAD = 0.1  # of the slope; a boot at 110 GiB and 1M context had 8 % more tokens than the line says
-
-FLOOR = 24 * GIB  # host memory that the split leaves free
-SPLIT_MARGIN = 4 * GIB  # HBM that must stay free while a layer's hot bank is built, beside the bank
 
 
 class Model(NamedTuple):
@@ -50,7 +49,12 @@ class Model(NamedTuple):
     @property
     def scales(self) -> int:
         """Bytes of all scales; they stay in HBM."""
-        return self.cells * 3 * self.hidden * self.intermediate // 32
+        return len(self.layers) * self.layer_scales
+
+    @property
+    def layer_scales(self) -> int:
+        """Bytes of one layer's scales."""
+        return self.experts * 3 * self.hidden * self.intermediate // 32
 
     @property
     def cells(self) -> int:
@@ -205,8 +209,8 @@ class Puzzle(NamedTuple):
     hbm_free: int  # of the share that vLLM may use, for KV cache, activations and graphs
     host_free: int  # after the split, with exact pinning
     split_hbm_free: int  # before the first layer is split, of all HBM
-    split_margin: int  # what the split needs of that
-    split_host_free: int  # in the worst moment: a whole cold bank beside the layer that it is made from
+    split_margin: int  # what the split wants of that: its reserve, and the largest hot bank with its scales
+    split_host_free: int  # at the worst moment of the split: a cold bank beside the layer that it is made from
     tokens: Tokens
     answers: tuple[Answer, ...]
 
@@ -218,6 +222,16 @@ class Puzzle(NamedTuple):
 
 def _gib(size: float) -> str:
     return f"{size / GIB:,.2f} GiB"
+
+
+def _parts(model: Model, placed: Stock, hot_experts: Sequence[int]) -> list[order.Part]:
+    """The layers as the installed split sees them."""
+    inside, outside = dict.fromkeys(model.layers, 0), dict.fromkeys(model.layers, 0)
+    for each in placed.tensors:
+        (outside if each.host else inside)[each.layer] += each.bytes
+    whole, scales = model.experts * model.cell, model.layer_scales
+    sizes = {layer: number * model.cell for layer, number in zip(model.layers, hot_experts, strict=True)}
+    return [order.Part(each, hot, whole - hot, scales, inside[each], outside[each]) for each, hot in sizes.items()]
 
 
 def solve(model: Model, machine: Machine, placed: Stock, hot_experts: Sequence[int], *, context: int = 0) -> Puzzle:
@@ -233,10 +247,13 @@ def solve(model: Model, machine: Machine, placed: Stock, hot_experts: Sequence[i
     allowed = int(machine.hbm * machine.utilization)
     hbm_free = allowed - rest - hot
     host_free = machine.host - machine.host_other - cold
-    margin = SPLIT_MARGIN + max(hot_experts) * model.cell
     split_hbm = machine.hbm - rest - placed.hbm
     load_host = machine.host - machine.host_other - placed.pinned(exact=True)
-    split_host = load_host - max(banks) * model.cell
+    parts = order.to_split(_parts(model, placed, hot_experts))
+    margin = order.margin(parts)
+    split = order.replay(parts, split_hbm, load_host, order.FLOOR)
+    stop = split.stop
+    split_host = min(split.lowest_host, stop.free - stop.needed if stop and stop.kind == "host" else load_host)
     rounded = placed.pinned(exact=False)
     tokens = kv_tokens(model, machine, hot)
     other = machine.host - machine.host_other
@@ -247,10 +264,11 @@ def solve(model: Model, machine: Machine, placed: Stock, hot_experts: Sequence[i
                 f"{_gib(placed.host)} pinned, {_gib(load_host)} of host memory left"),
         _answer("load_hbm", "does the rest fit in HBM while it loads", split_hbm >= 0,
                 f"{_gib(placed.hbm)} of experts, {_gib(rest)} of everything else, {_gib(split_hbm)} left"),
-        _answer("split_hbm", "is there HBM to split a layer in", split_hbm >= margin,
-                f"{_gib(split_hbm)} free, {_gib(margin)} needed"),
-        _answer("split_host", "does the host keep its floor while layers are split", split_host >= FLOOR,
-                f"{_gib(split_host)} free in the worst moment, floor {_gib(FLOOR)}"),
+        _answer("split_hbm", "is there HBM to split a layer in", not (stop and stop.kind == "hbm"),
+                f"{_gib(split_hbm)} free, {_gib(margin)} needed" if not (stop and stop.kind == "hbm")
+                else stop.text(order.FLOOR).removeprefix("hotsplit ")),
+        _answer("split_host", "does the host keep its floor while layers are split", split_host >= order.FLOOR,
+                f"{_gib(split_host)} free in the worst moment, floor {_gib(order.FLOOR)}"),
         _answer("hot", "do the hot experts fit in HBM", hbm_free > 0,
                 f"{_gib(hot)} hot leave {_gib(hbm_free)} for KV cache, activations and graphs"),
     ]  # fmt: skip

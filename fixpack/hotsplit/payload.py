@@ -1,4 +1,4 @@
-"""The planner's heart, as the fix installs it: ``counts`` and ``plan`` are the registry's own payload files.
+"""The planner's heart, as the fix installs it: ``counts``, ``order`` and ``plan`` are the registry's own payload files.
 
 What the command line plans with is therefore, byte for byte, what a server splits with.
 """
@@ -35,8 +35,9 @@ def _load(name: str) -> ModuleType:
 
 if TYPE_CHECKING:
     import counts
+    import order
     import plan
 else:
-    counts, plan = _load("counts"), _load("plan")
+    counts, order, plan = _load("counts"), _load("order"), _load("plan")
 
-__all__ = ["counts", "plan"]
+__all__ = ["counts", "order", "plan"]

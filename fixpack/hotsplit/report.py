@@ -73,8 +73,7 @@ def plan_text(made: Planned, placed: Stock) -> str:
     model, sizes = made.model, [len(chosen) for chosen in made.hot.values()]
     cold = (model.cells - made.cells) * model.cell
     lines = [
-        f"hotsplit plan: {len(model.layers)} layers, budget {made.budget / GIB:.1f} GiB "
-        f"(stock HBM experts {placed.hbm_by_w13 / GIB:.1f} GiB), hot cells {made.cells}/{model.cells}",
+        plan.headline(len(model.layers), made.budget, placed.hbm_by_w13, made.cells, model.cells),
         f"  counts    {made.counts.source}: " + _phases(made),
         f"  hot       {min(sizes)} to {max(sizes)} of {model.experts} experts per layer, "
         f"{gib(made.cells * model.cell)}; cold {gib(cold)}",

@@ -150,10 +150,7 @@ def _plan(settings: Settings, layers: Sequence[Layer], revision: str) -> hotspli
         hot = hotsplit_plan.place(scores, hotsplit_plan.cells_in(budget, cell))
         coverage = f", train-weighted coverage {100 * hotsplit_plan.coverage(hot, scores):.1f} %"
     cells = sum(map(len, hot.values()))
-    logger.info(
-        "hotsplit plan: %d layers, budget %.1f GiB (stock HBM experts %.1f GiB), hot cells %d/%d",
-        len(layers), budget / GIB, stock / GIB, cells, len(layers) * experts,
-    )  # fmt: skip
+    logger.info("%s", hotsplit_plan.headline(len(layers), budget, stock, cells, len(layers) * experts))
     logger.info(
         "hotsplit plan: cell %.2f MiB, stock HBM by tensor %.2f GiB, by whole layer %.2f GiB, cold bank %.2f GiB%s",
         cell / (1 << 20), stock_tensors / GIB, stock / GIB, (len(layers) * experts - cells) * cell / GIB, coverage,
@@ -169,8 +166,7 @@ def _split(settings: Settings, layers: Sequence[Layer], hot: hotsplit_plan.Hot, 
     for each in layers:
         sizes = [len(chosen[each.number]) * each.cell for chosen in (hot, cold)]
         parts.append(Part(each.number, *sizes, each.scales, each.hbm, each.host))
-    # A layer that already lies as planned needs no banks.
-    left = [part for part in parts if (part.cold or part.host) and (part.hot or part.hbm)]
+    left = hotsplit_order.to_split(parts)
     margin = hotsplit_order.margin(left)
     started = time.monotonic()
     free, available = machine.hbm_free(), machine.host_available()

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 GIB = 1 << 30
+FLOOR = 24 * GIB  # host memory that stays available, unless HOTSPLIT_HOST_FLOOR_GIB says otherwise
 RESERVE = 4 * GIB  # HBM that stays free at every moment: fragmentation, chunks under way, other processes
 
 
@@ -61,6 +62,11 @@ class Replay(NamedTuple):
     lowest_host: int  # available, at the worst moment
     last_hbm: int  # free, at the end
     last_host: int
+
+
+def to_split(parts: Iterable[Part]) -> list[Part]:
+    """Those that need banks: a layer that already lies as planned does not."""
+    return [part for part in parts if (part.cold or part.host) and (part.hot or part.hbm)]
 
 
 def margin(parts: Iterable[Part]) -> int:

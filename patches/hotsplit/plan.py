@@ -112,6 +112,14 @@ def coverage(hot: Mapping[int, Sequence[int]], counts: Table) -> float:
     return math.fsum(counts[layer][expert] for layer, chosen in hot.items() for expert in chosen) / total
 
 
+def headline(layers: int, budget: int, stock: int, cells: int, of_cells: int) -> str:
+    """The line by which a plan is recognised, in the server's log and at the command line; ``stock``: whole layers."""
+    return (
+        f"hotsplit plan: {layers} layers, budget {budget / GIB:.1f} GiB (stock HBM experts {stock / GIB:.1f} GiB), "
+        f"hot cells {cells}/{of_cells}"
+    )
+
+
 def jaccard(one: Mapping[int, Sequence[int]], other: Mapping[int, Sequence[int]]) -> float:
     """Cells that both hold, over cells that either holds; 1 for two empty ones."""
     both = sum(len(set(one[layer]) & set(other[layer])) for layer in one.keys() & other.keys())

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from vllm._fixpack import hotsplit_counts
+from vllm._fixpack.hotsplit_order import FLOOR, GIB
 
 PREFIX = "HOTSPLIT_"
 STOCK, STOCK_TENSORS = "stock", "stock-tensors"
@@ -20,7 +21,7 @@ SWITCHES = {
     "HOTSPLIT_COUNTS": "a file of counts, or a plan, as `fixpack hotsplit` reads and writes them",
     "HOTSPLIT_WEIGHTS": 'how the phases of the counts are mixed; "decode=1,prefill=0" unless set',
     "HOTSPLIT_HOT_GIB": 'GiB of HBM for hot experts, "stock" (unless set) or "stock-tensors"',
-    "HOTSPLIT_HOST_FLOOR_GIB": "GiB of host memory that stay available; 24 unless set",
+    "HOTSPLIT_HOST_FLOOR_GIB": f"GiB of host memory that stay available; {FLOOR // GIB} unless set",
     "HOTSPLIT_DRYRUN": "1: log the plan, split nothing",
     "HOTSPLIT_LIVE_COUNTS": "a file that gets what the server counts; nothing is counted unless it is set",
     "HOTSPLIT_LIVE_SECS": "seconds between two snapshots; 600 unless set",
@@ -86,7 +87,7 @@ def read(environment: Mapping[str, str] | None = None) -> Settings | None:
     hot: str | float = given.get("HOTSPLIT_HOT_GIB") or STOCK
     if hot not in (STOCK, STOCK_TENSORS):
         hot = number("HOTSPLIT_HOT_GIB", 0.0, 0.0, 1 << 20)
-    floor = number("HOTSPLIT_HOST_FLOOR_GIB", 24.0, 0.0, 1 << 20)
+    floor = number("HOTSPLIT_HOST_FLOOR_GIB", FLOOR / GIB, 0.0, 1 << 20)
     seconds = number("HOTSPLIT_LIVE_SECS", 600.0, SHORTEST, 1e6)
     decode_max = number("HOTSPLIT_DECODE_MAX", 16.0, 1.0, LARGEST_STEP)
     if decode_max != int(decode_max):
@@ -113,7 +114,7 @@ def read(environment: Mapping[str, str] | None = None) -> Settings | None:
         weights=weights,
         hot=hot,
         hot_set="HOTSPLIT_HOT_GIB" in given,
-        floor=int(floor * (1 << 30)),
+        floor=int(floor * GIB),
         dry_run=dry_run == "1",
         live=live,
         live_seconds=seconds,

@@ -618,6 +618,47 @@ def giant(hot: Sequence[int] | int = 126) -> list[Any]:
     return parts
 
 
+@pytest.mark.parametrize(
+    ("asked", "line", "cold"),
+    [
+        ("152.8", "budget 152.8 GiB (stock HBM experts 141.8 GiB), hot cells 8692/26496", "312.96"),
+        ("", "budget 141.8 GiB (stock HBM experts 141.8 GiB), hot cells 8064/26496", "324.00"),
+        ("stock-tensors", "budget 144.0 GiB (stock HBM experts 141.8 GiB), hot cells 8192/26496", "321.75"),
+    ],
+    ids=["152.8", "unset", "stock-tensors"],
+)
+def test_plan_line_of_all_layers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, asked: str, line: str, cold: str
+) -> None:
+    """What the installed fix logs of 69 layers of full size (by name and bytes alone); layer 48 is half in HBM."""
+    from vllm._fixpack import hotsplit, hotsplit_settings
+
+    rows = {layer: uneven(layer, 384) for layer in range(1, 70)}
+    monkeypatch.setenv("HOTSPLIT_COUNTS", str(counts(tmp_path / "counts.json", rows)))
+    if asked:
+        monkeypatch.setenv("HOTSPLIT_HOT_GIB", asked)
+
+    def stub(layer: int) -> Any:
+        sizes = {"w13_weight": 384 * (12 << 20), "w2_weight": 384 * (6 << 20)}
+        sizes |= {"w13_weight_scale": 384 * 786_432, "w2_weight_scale": 384 * 393_216}
+        out = set(sizes) if layer < 48 else {"w13_weight"} if layer == 48 else set()
+        held = {name: SimpleNamespace(nbytes=size, _vllm_is_uva_offloaded=name in out) for name, size in sizes.items()}
+        name = f"model.layers.{layer}.mlp.experts.routed_experts"
+        return name, SimpleNamespace(global_num_experts=384, top_k=8, layer_name=name, **held)
+
+    settings = hotsplit_settings.read()
+    assert settings is not None
+    layers = hotsplit._layers([stub(layer) for layer in range(1, 70)])
+    hot = hotsplit._plan(settings, layers, "")
+    lines = said.about("hotsplit plan")
+    assert lines[0] == f"hotsplit plan: 69 layers, {line}"
+    assert lines[1].startswith(
+        "hotsplit plan: cell 18.00 MiB, stock HBM by tensor 144.00 GiB, by whole layer 141.75 GiB, "
+        f"cold bank {cold} GiB, train-weighted coverage "
+    )
+    assert lines[2] == "hotsplit plan: hot per layer " + " ".join(f"{each}:{len(hot[each])}" for each in hot)
+
+
 def test_order_of_all_layers() -> None:
     """All 69 are split; the reserve is never touched, host memory never goes below what the dearest layer takes."""
     from vllm._fixpack import hotsplit_order as order

@@ -20,7 +20,13 @@ from torch import nn
 
 REPACK = "gptq_marlin_repack"
 if not hasattr(torch.ops._C, REPACK):  # vLLM has its shape, but registers it only beside the operator
+    LATE = "vllm._custom_ops" in sys.modules  # another proof file came first: vLLM looked, and there was none
     uva.OPERATORS.define(f"{REPACK}(Tensor q, SymInt size_k, SymInt size_n, int num_bits, bool is_a_8bit) -> Tensor")
+    if LATE:
+
+        @torch.library.register_fake(f"_C::{REPACK}")
+        def shape(q: torch.Tensor, size_k: int, size_n: int, num_bits: int, is_a_8bit: bool) -> torch.Tensor:
+            return torch.empty((size_k // 16, size_n * (num_bits // 2)), dtype=q.dtype, device=q.device)
 
 from vllm.model_executor.layers.fused_moe.activation import MoEActivation  # noqa: E402
 from vllm.model_executor.layers.fused_moe.oracle.mxfp4 import Mxfp4MoeBackend  # noqa: E402

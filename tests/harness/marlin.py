@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import torch
+from onerank import one_rank
 from torch import nn
 
 HIDDEN, INTERMEDIATE, EXPERTS, TOP_K = 256, 128, 16, 4
@@ -125,7 +125,7 @@ class Host:
 
 @contextlib.contextmanager
 def gpu() -> Iterator[Host]:
-    """A machine on which vLLM's MoE code believes in an NVIDIA GPU and finds the stand-ins."""
+    """A machine on which vLLM's MoE code believes in an NVIDIA GPU and finds the stand-ins, as the only rank."""
     from vllm import _custom_ops
     from vllm.model_executor.layers.fused_moe.experts.marlin_moe import MarlinExperts
     from vllm.model_executor.layers.quantization.utils import marlin_utils
@@ -151,6 +151,7 @@ def gpu() -> Iterator[Host]:
         library.impl("silu_and_mul", _silu_and_mul, "CPU")
         _libraries.append(library)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(one_rank())
         for name, operator in operators.items():
             stack.enter_context(mock.patch.object(_custom_ops, name, operator))
         patches = [
@@ -221,8 +222,6 @@ class Lab:
 
     def __init__(self, host: Host, layers: int = 4, experts: int = EXPERTS) -> None:
         from vllm.config import DeviceConfig, VllmConfig
-        from vllm.distributed import init_distributed_environment, initialize_model_parallel, parallel_state
-        from vllm.v1.worker import workspace
 
         self.host, self.layers, self.experts = host, layers, experts
         self.offloaded: Mapping[int, Sequence[str]] = {1: ("w13_weight", "w2_weight"), 2: ("w13_weight",)}
@@ -234,14 +233,6 @@ class Lab:
             enable_sleep_mode=False, word_embeddings_untied_by_checkpoint=False,
         )  # fmt: skip
         self.network: Any = None
-        if not parallel_state.model_parallel_is_initialized():
-            from vllm.config import set_current_vllm_config
-
-            with set_current_vllm_config(self.config):
-                store = f"file://{tempfile.mkdtemp()}/store"
-                init_distributed_environment(1, 0, store, 0, backend="gloo")
-                initialize_model_parallel(1, 1)
-            workspace.init_workspace_manager(torch.device("cpu"))
 
     def load(self, **loader: Any) -> Network:
         """A network with random weights (the same ones each time), through ``BaseModelLoader.load_model``."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 import gc
 import importlib
 import itertools
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import uva
+from onerank import one_rank
 from torch import nn
 from uva import GIB
 
@@ -29,7 +29,9 @@ def machine(kind: str = "cuda") -> Iterator[uva.Machine]:
     """A process on a machine with a GPU: inside, tensors are fake and the host's memory is accounted for."""
     for name in _BEFORE:  # what they look for when they are imported needs a real GPU
         importlib.import_module(f"vllm.{name}")
-    with _one_rank(), uva.machine(kind) as host, torch.device("cuda"):
+    from vllm.config import set_current_vllm_config
+
+    with one_rank() as config, set_current_vllm_config(config), uva.machine(kind) as host, torch.device("cuda"):
         yield host
 
 
@@ -39,28 +41,6 @@ _BEFORE = (
     "model_executor.models.mimo_v2",
     "model_executor.offloader.uva",
 )
-
-_INITIALISED: list[Any] = []
-
-
-@contextmanager
-def _one_rank() -> Iterator[None]:
-    """vLLM's groups of one process, made once, and a configuration."""
-    from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
-    from vllm.distributed import init_distributed_environment, initialize_model_parallel
-
-    if not _INITIALISED:
-        config = VllmConfig(device_config=DeviceConfig("cpu"))
-        with set_current_vllm_config(config):
-            meeting = tempfile.mktemp(prefix="one-rank-")
-            init_distributed_environment(1, 0, f"file://{meeting}", 0, "gloo")
-            initialize_model_parallel(1, 1)
-        _INITIALISED.append(config)
-    config = _INITIALISED[0]
-    config.compilation_config.static_forward_context.clear()
-    with set_current_vllm_config(config):
-        yield
-
 
 def parameter(*shape: int) -> nn.Parameter:
     """Bytes on the device."""
@@ -162,8 +142,10 @@ def placement(host: uva.Machine, layers: nn.ModuleList) -> dict[int, str]:
 
 
 def forget() -> None:
-    """Drop what vLLM itself keeps of the layers that were built."""
-    _INITIALISED[0].compilation_config.static_forward_context.clear()
+    """Drop what vLLM itself keeps of the layers that were built; inside ``machine()``."""
+    from vllm.config import get_current_vllm_config
+
+    get_current_vllm_config().compilation_config.static_forward_context.clear()
     gc.collect()
 
 
