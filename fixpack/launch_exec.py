@@ -17,7 +17,7 @@ from fixpack.serve_line import Command
 #: what the server imports, and what therefore must come from where it was verified
 PACKAGES = ("vllm", "vllm_gaudi")
 #: variables by which a Python finds its packages
-_IMPORTS = (
+IMPORTS = (
     *("PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH", "PYTHONNOUSERSITE", "PYTHONUSERBASE", "PYTHONPLATLIBDIR"),
     *("PYTHONEXECUTABLE", "PYTHONCASEOK", "PYTHONPYCACHEPREFIX", "__PYVENV_LAUNCHER__"),
 )
@@ -62,7 +62,7 @@ def same_python(path: str, command: Command, environment: Mapping[str, str]) -> 
 def _switched(wanted: Mapping[str, str]) -> Iterator[Problem]:
     """Variables by which the server would find other packages than this process."""
     where = "the server would take its packages from elsewhere than those that are verified"
-    names = [*_IMPORTS, *(["HOME"] if site.ENABLE_USER_SITE else [])]
+    names = [*IMPORTS, *(["HOME"] if site.ENABLE_USER_SITE else [])]
     for name in names:
         theirs, ours = (each.get(name) or None for each in (wanted, os.environ))
         if name == "PYTHONPATH":

@@ -351,7 +351,8 @@ def test_a_bad_line_of_an_env_file(text: str, tmp_path: Path) -> None:
 
 def test_a_bad_env_file(tmp_path: Path) -> None:
     write(tmp_path, {"binary": b"A=\xff\n", "large": b"A=1\n" * 300000})
-    for name in ("binary", "large", "missing", "."):
+    os.mkfifo(tmp_path / "pipe")  # nobody writes: opening it would wait for ever
+    for name in ("binary", "large", "missing", ".", "pipe"):
         with pytest.raises(UsageError):
             envfile.read(str(tmp_path / name), {})
 

@@ -238,6 +238,13 @@ def test_own_choices_stay_and_opt_in_fixes_are_verified(tmp_path: Path) -> None:
         (["--env", "A B=1"], PRO, "--env needs NAME=VALUE"),
         (["--env", "A=1", "--env", "A=2"], PRO, "--env needs NAME=VALUE"),
         (["--env", "PYTHONPATH=/x"], PRO, "PYTHONPATH is the files' own"),
+        (["--env", "PYTHONHOME=/x"], PRO, "PYTHONHOME changes where Python takes packages from"),
+        (["--env", "PYTHONSAFEPATH=1"], PRO, "PYTHONSAFEPATH changes where Python takes packages from"),
+        (["--", "--port", "9999"], PRO, "--port behind -- is the files' own"),
+        (["--", "--port=9999"], PRO, "next: write render's own option --port in front of the --"),
+        (["--", "--host", "127.0.0.1"], PRO, "--host behind -- is the files' own"),
+        (["--", "--uds", "/tmp/s"], PRO, "--uds behind -- is the files' own"),
+        (["--", "--config", "a.yaml", "--port", "9999"], PRO, "--port behind -- is the files' own"),
         (["--fix", "no-such-fix"], PRO, "there is no fix 'no-such-fix'"),
         (["--as", "mimo-max"], PRO, "the rules name no model 'mimo-max'"),
     ],
@@ -258,6 +265,13 @@ def test_nothing_is_written_that_breaks_a_rule(tmp_path: Path) -> None:
     assert "[window-kv-no-speculation]" in done.err
     assert "[unknown-option]" in done.err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_the_rules_do_not_know_is_named_with_as(tmp_path: Path) -> None:
+    done = render(tmp_path, model="/data/checkpoint")
+    assert done.code == 0, done.err
+    assert "next: if it is one of them, say so with --as\n" in done.out
+    assert "--model\n" not in done.out
 
 
 def test_files_of_others_stay(tmp_path: Path) -> None:
