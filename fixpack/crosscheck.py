@@ -144,10 +144,8 @@ def _check_upstream_has(registry: Registry, fix: Fix) -> Iterator[Problem]:
                 yield Problem("unknown_test", message, fix.id, file, int(line))
         whole = not has.green or set(has.green) >= fix.proof.stock.keys()
         for profile in registry.profiles.values():
-            if (
-                whole
-                and fix.id in (*profile.fixes, *profile.opt_in)
-                and ref in (f"{each}@{name}" for each, name in profile.releases.items())
+            if whole and fix.id in (*profile.fixes, *profile.opt_in) and ref in (
+                f"{each}@{name}" for each, name in profile.releases.items()
             ):
                 message = f"{profile.name} lists {fix.id}, which {ref} has"
                 hint = "take it out of that profile; or name in 'green' the tests that upstream passes, if not all"

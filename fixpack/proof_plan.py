@@ -57,4 +57,6 @@ def plan(registry: Registry, profile: Profile, selected: Sequence[str]) -> tuple
 
 def _files(registry: Registry, profile: Profile, fix: str) -> set[str]:
     """The files that a fix touches in a profile's releases."""
-    return {path for release in registry.profile_releases(profile) for path in touched(release, [registry.fixes[fix]])}
+    return {
+        path for release in registry.profile_releases(profile) for path in touched(release, [registry.fixes[fix]])
+    }
