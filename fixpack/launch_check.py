@@ -89,7 +89,7 @@ def variable_value(variable: Variable, environment: Mapping[str, str]) -> Value:
         return float(text)
     except ValueError:
         if variable.kind == "number-or-word":
-            return text
+            return text.strip()
         raise ValueProblem(f"{variable.name} is {text!r}, which is no number") from None
 
 

@@ -290,6 +290,17 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
     assert render(tmp_path).codes == ["file_exists"]
 
 
+def test_the_example_of_the_page_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (REPO / "docs/launch.md").read_text(encoding="utf-8")
+    blocks = [[line.strip() for line in each.splitlines()] for each in re.findall(r"(?m)(?:^    .*\n)+", page)]
+    (command,) = next(each for each in blocks if each[0].startswith("fixpack launch check"))
+    finding = next(each for each in blocks if each[0].startswith("error: "))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "serve.env").write_text("")
+    told = [line.strip() for line in fixpack(*command.split()[1:]).out.splitlines()]
+    assert told[told.index(finding[0]) :][:3] == finding
+
+
 def test_without_jinja(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     done = render(tmp_path / "out")
