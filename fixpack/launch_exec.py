@@ -104,9 +104,9 @@ def _in_front(path: str, command: Command) -> Iterator[Problem]:
 
 def _packages_in(folder: str) -> list[str]:
     """What of the server's packages a folder holds, as a folder or as one file."""
-    files = {name + suffix for name in PACKAGES for suffix in importlib.machinery.all_suffixes()}
-    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    return [each for each in names if each in files or (each in PACKAGES and os.path.isdir(os.path.join(folder, each)))]
+    files = [name + suffix for name in PACKAGES for suffix in importlib.machinery.all_suffixes()]
+    folders = [name for name in PACKAGES if os.path.isdir(os.path.join(folder, name))]
+    return [*folders, *(name for name in files if os.path.isfile(os.path.join(folder, name)))]
 
 
 def _python_path(text: str | None) -> str:
@@ -130,8 +130,11 @@ def _interpreter(path: str, environment: Mapping[str, str]) -> tuple[str, str]:
     """
     if re.fullmatch(r"python[0-9.]*", os.path.basename(path)):
         return path, ""
-    with open(path, "rb") as file:
-        head = file.read(1024)
+    try:
+        with open(path, "rb") as file:
+            head = file.read(1024)
+    except OSError:  # it may be run, but not read
+        return "", ""
     trampoline = _SHELL_TRAMPOLINE.match(head)
     match = trampoline or _SHEBANG.match(head)
     if not match:
