@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Mapping
 
 from fixpack.errors import Problem, UsageError
@@ -19,6 +21,9 @@ def read(path: str, environment: Mapping[str, str]) -> dict[str, str]:
     :raises UsageError: with every line that cannot be read.
     """
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
+            hint = "write the variables to a file"
+            raise UsageError(Problem("bad_env_file", "it is not an ordinary file", file=path, hint=hint))
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:

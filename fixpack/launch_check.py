@@ -16,8 +16,11 @@ from fixpack.serve_values import ValueProblem, convert
 from fixpack.text import did_you_mean, plural
 
 
-def check(case: Case) -> tuple[Finding, ...]:
-    """All that is wrong, errors first; within a level in the order of the rules."""
+def check(case: Case, named_by: str = "--model") -> tuple[Finding, ...]:
+    """All that is wrong, errors first; within a level in the order of the rules.
+
+    :param named_by: the option that says which model of the rules it is.
+    """
     findings = [*case.served.findings, *_misspelled(case)]
     left_out = 0
     for file in case.files:
@@ -28,7 +31,7 @@ def check(case: Case) -> tuple[Finding, ...]:
     if left_out and case.served.model:
         known = models(case.files)
         message = f"{case.served.model!r} is none of {', '.join(known)}: {plural(left_out, 'rule')} not checked"
-        remedy = "if it is one of them, say so with --model"
+        remedy = f"if it is one of them, say so with {named_by}"
         findings.append(Finding(NOTE, "model-unknown", "", message, remedy=remedy))
     order = (ERROR, WARNING, NOTE)
     return tuple(sorted(findings, key=lambda each: order.index(each.level)))
@@ -86,7 +89,7 @@ def variable_value(variable: Variable, environment: Mapping[str, str]) -> Value:
         return float(text)
     except ValueError:
         if variable.kind == "number-or-word":
-            return text
+            return text.strip()
         raise ValueProblem(f"{variable.name} is {text!r}, which is no number") from None
 
 

@@ -14,6 +14,7 @@ from fixpack import launch_check, serve_line
 from fixpack.errors import Problem, UsageError
 from fixpack.launch_case import Case
 from fixpack.launch_rules import Machine, Rule
+from fixpack.serve_options import Table
 
 FILES = ("serve.sh", "compose.yaml", "kubernetes.yaml")
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -67,6 +68,32 @@ def check_wish(wish: Wish) -> None:
     for text in (wish.model, wish.image, wish.fixpack, wish.model_dir):
         if _UNPRINTABLE.search(text):
             bad(f"{text!r} is not UTF-8")
+    if problems:
+        raise UsageError(*problems)
+
+
+#: options that the files write themselves, or that would undo those, and what to do instead
+_OWN_OPTIONS = {
+    "host": "leave it out: in a container the server listens on all addresses",
+    "port": "write render's own option --port in front of the --",
+    "uds": "leave it out: the files forward a port, and their probes ask it",
+}
+
+
+def check_options(table: Table, options: Sequence[str]) -> None:
+    """Refuse options for vLLM that are the files' own.
+
+    :raises UsageError: naming each and what to do instead.
+    """
+    told = list(options)
+    if "--config" in told:  # the command line wins over a file
+        del told[told.index("--config") : told.index("--config") + 2]
+    spelled = serve_line.read(["vllm", "serve", "MODEL", *told], table).spelled
+    problems = [
+        Problem("bad_usage", f"{spelled[name]} behind -- is the files' own", hint=hint)
+        for name, hint in _OWN_OPTIONS.items()
+        if name in spelled
+    ]
     if problems:
         raise UsageError(*problems)
 

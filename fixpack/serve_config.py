@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from typing import Any
 
 from fixpack.serve_options import Table
@@ -21,9 +23,18 @@ def config_arguments(path: str, table: Table | None) -> tuple[list[str], list[st
     """
     if path.rpartition(".")[2] not in ("yaml", "yml"):
         raise ValueProblem(f"--config {path}: its name has to end in .yaml or .yml")
+    found = _load(path)
+    try:
+        return _arguments(found, table)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:  # a date, a set, a mapping in itself, …
+        message = f"--config {path}: it holds what vLLM cannot write out as an argument: {error}"
+        raise ValueProblem(message) from None
+
+
+def _arguments(found: dict[str, Any], table: Table | None) -> tuple[list[str], list[str]]:
     arguments: list[str] = []
     dropped: list[str] = []
-    for key, value in _load(path).items():
+    for key, value in found.items():
         if isinstance(value, bool):
             if value:
                 arguments.append(f"--{key}")
@@ -44,6 +55,8 @@ def _load(path: str) -> dict[str, Any]:
     import yaml
 
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise ValueProblem(f"--config {path}: it is not an ordinary file")
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
@@ -55,8 +68,9 @@ def _load(path: str) -> dict[str, Any]:
         raise
     except OSError as error:
         raise ValueProblem(f"--config {path}: it cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ValueProblem(f"--config {path}: it is no YAML: {str(error).splitlines()[0]}") from None
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError, LookupError, AttributeError) as error:
+        reason = str(error).partition("\n")[0]  # the last three: a tag such as !!bool in front of another text
+        raise ValueProblem(f"--config {path}: it is no YAML: {reason}") from None
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
         raise ValueProblem(f"--config {path}: it is no mapping of options to values")
     return found

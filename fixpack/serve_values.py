@@ -13,6 +13,9 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
 #: a number with a suffix outside of JSON's texts; vLLM takes them inside its configuration objects
 _BARE_SIZE = re.compile(r'"(?:[^"\\]|\\.)*"|\b\d+(?:\.\d+)?[kKmMgGtT]\b')
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
+#: no option of a server needs more; Python itself stops at 4,300 digits and about 1,000 levels, in many places
+MAX_DIGITS = 20
+MAX_DEPTH = 50
 
 
 class ValueProblem(ValueError):
@@ -22,8 +25,9 @@ class ValueProblem(ValueError):
 def size(text: str) -> int:
     """ "128k" is 128,000, "128K" is 131,072; fractions with small letters only.
 
-    :raises ValueProblem: if it is no whole number.
+    :raises ValueProblem: if it is no whole number, or too large to mean one.
     """
+    _bound_digits(text)
     match = _SIZE.fullmatch(text.strip())
     try:
         if match is None:
@@ -34,6 +38,12 @@ def size(text: str) -> int:
     except ValueError:
         hint = f"; {suffix} counts in 1024s and takes no fraction" if match and "." in text else ""
         raise ValueProblem(f"{text!r} is no whole number (128000, 128k, 128K){hint}") from None
+
+
+def _bound_digits(text: str) -> None:
+    digits = sum(each.isdigit() for each in text)
+    if digits > MAX_DIGITS:
+        raise ValueProblem(f"{text[:40]!r}… has {digits} digits; at most {MAX_DIGITS} are read")
 
 
 def convert(option: Option, texts: Sequence[str]) -> Any:
@@ -60,9 +70,12 @@ def _convert(option: Option, text: str) -> Any:
 def _of_kind(kind: str, text: str) -> Any:
     try:
         if kind == "int":
+            _bound_digits(text)
             return int(text)
         if kind == "float":
             return float(text)
+    except ValueProblem:
+        raise
     except ValueError:
         raise ValueProblem(f"{text!r} is no {'whole ' if kind == 'int' else ''}number") from None
     if kind == "size":
@@ -80,15 +93,33 @@ def _of_kind(kind: str, text: str) -> Any:
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueProblem(f"{text[:80]!r} is no JSON: {error or 'it nests too deeply'}") from None
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueProblem(f"{text[:80]!r} nests too deeply") from None
+    except ValueError as error:
+        raise ValueProblem(f"{text[:80]!r} is no JSON: {error}") from None
+    _bound_depth(found, text)
+    return found
+
+
+def _bound_depth(value: Any, text: str) -> None:
+    """Refuse what nests so deeply that Python cannot write it out again."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [inner for each in level for inner in _parts(each)]
+        if not level:
+            return
+    raise ValueProblem(f"{text[:80]!r} nests more than {MAX_DEPTH} levels deep")
+
+
+def _parts(value: Any) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
 
 
 def merge_dotted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Put ``--config.a.b c`` together: the arguments with one JSON value for each such option, and keys given twice.
 
-    :raises ValueProblem: if the last one lacks its value.
+    :raises ValueProblem: if the last one lacks its value, or one nests too deeply.
     """
     rest: list[str] = []
     objects: dict[str, dict[str, Any]] = {}
@@ -112,6 +143,8 @@ def merge_dotted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         else:
             value = _loose(text)
         option, *path = key.split(".")
+        if len(path) > MAX_DEPTH:
+            raise ValueProblem(f"{key[:80]!r} nests more than {MAX_DEPTH} levels deep")
         for name in reversed(path):
             value = {name: value}
         twice += [f"{option}.{each}" for each in _update(objects.setdefault(option, {}), value)]
@@ -123,13 +156,14 @@ def merge_dotted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def _loose(text: str) -> Any:
     """JSON if it is, else a number with a suffix, else the text."""
     try:
-        return json.loads(text)
+        found = json.loads(text)
     except (ValueError, RecursionError):
-        pass
-    try:
-        return size(text)
-    except ValueProblem:
-        return text
+        try:
+            return size(text)
+        except ValueProblem:
+            return text
+    _bound_depth(found, text)
+    return found
 
 
 def _update(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from kit import REPO, Done, Kit, write
 
-from fixpack import envfile, launch_exec, lock, registry
+from fixpack import envfile, launch_exec, lock, registry, serve_line
 from fixpack.errors import MismatchError, RegistryError, UsageError
 
 RULES = """\
@@ -301,6 +301,9 @@ def test_exec_refuses_a_program_of_another_python(kit: LaunchKit) -> None:
     assert (done.code, done.codes) == (2, ["no_program"])
 
 
+COMMAND = serve_line.split(RIGHT)
+
+
 def test_which_pythons_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {"usr/python3.10": "", "usr/python3.12": "", "venv/pyvenv.cfg": "", "other/pyvenv.cfg": ""})
     (tmp_path / "usr/python3").symlink_to("python3.12")
@@ -313,7 +316,7 @@ def test_which_pythons_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(sys, "executable", str(tmp_path / ours))
         write(tmp_path, {"vllm": f"#!{tmp_path / theirs}\n"})
         try:
-            launch_exec.same_python(str(tmp_path / "vllm"), {})
+            launch_exec.same_python(str(tmp_path / "vllm"), COMMAND, os.environ)
         except MismatchError as error:
             return error.problems[0].found == str(tmp_path / theirs)
         return False
@@ -348,7 +351,8 @@ def test_a_bad_line_of_an_env_file(text: str, tmp_path: Path) -> None:
 
 def test_a_bad_env_file(tmp_path: Path) -> None:
     write(tmp_path, {"binary": b"A=\xff\n", "large": b"A=1\n" * 300000})
-    for name in ("binary", "large", "missing", "."):
+    os.mkfifo(tmp_path / "pipe")  # nobody writes: opening it would wait for ever
+    for name in ("binary", "large", "missing", ".", "pipe"):
         with pytest.raises(UsageError):
             envfile.read(str(tmp_path / name), {})
 

@@ -81,10 +81,12 @@ def payload(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     put("vllm.model_executor.model_loader.base_loader", BaseModelLoader=BaseModelLoader)
     put("vllm.model_executor.models.mimo_v2", MiMoV2Model=Pairing)
     real("vllm._fixpack.hotsplit_counts", "hotsplit/counts.py")
+    real("vllm._fixpack.hotsplit_order", "hotsplit/order.py")
     return {
         "envs": envs,
         "settings": real("vllm._fixpack.hotsplit_settings", "hotsplit/settings.py"),
         "guards": real("vllm._fixpack.hotsplit_guards", "hotsplit/guards.py"),
+        "share": real("vllm._fixpack.long_prefill_settings", "vllm-long-prefill-share/long_prefill_settings.py"),
         "streamer": real("vllm._fixpack.streamer_guard", "streamer-guard/streamer_guard.py"),
     }
 
@@ -168,6 +170,59 @@ def test_settings_that_are_taken(payload: dict[str, Any], variables: dict[str, s
 
 def test_every_setting_is_a_variable_of_the_rules(payload: dict[str, Any]) -> None:
     assert set(REGISTRY.launch["hotsplit"].variables) == set(payload["settings"].SWITCHES)
+
+
+def test_a_plan_has_its_own_budget() -> None:
+    """Its context is nothing that this check could judge; only counts with a budget that is named are."""
+
+    def found(variables: Mapping[str, str]) -> dict[str, str]:
+        case = right(PROFILES[0], ["--max-model-len", "1048576"], variables, HOTSPLIT)
+        if "HOTSPLIT_COUNTS" not in variables:  # the rules add it
+            given = {name: text for name, text in case.variables.items() if name != "HOTSPLIT_COUNTS"}
+            case = case._replace(variables=given)
+        return {each.rule: each.level for each in launch_check.check(case) if "context" in each.rule}
+
+    assert found({"HOTSPLIT_COUNTS": "p110.json"}) == {"hotsplit-context-own-budget": "note"}
+    assert found({"HOTSPLIT_COUNTS": "c.json", "HOTSPLIT_HOT_GIB": "stock"}) == {
+        "hotsplit-context-stock-budget": "error"
+    }
+    assert found({"HOTSPLIT_COUNTS": "c.json", "HOTSPLIT_HOT_GIB": "110"}) == {}
+    assert found(LIVE) == {"hotsplit-context-unsplit": "error"}  # counting alone splits nothing
+
+
+SHARE, EXACT, MIN_TOKENS = (f"VLLM_LONG_PREFILL_{name}" for name in ("SHARE", "SHARE_ASYNC", "MIN_TOKENS"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *(
+            (SHARE, text)
+            for text in ("", " ", "0", "0.0", "0.5", " .5 ", "0.99", "1", "1.5", "-0.1", "nan", "inf", "half")
+        ),
+        *((EXACT, text) for text in ("", " ", "0", "1", " 1 ", "2", "yes", "true", "1.0", "01")),
+        *((MIN_TOKENS, text) for text in ("", " ", "1", "65536", " 9 ", "007", "0", "-1", "1.5", "1e5", "64k", "many")),
+    ],
+)
+def test_settings_of_the_share(payload: dict[str, Any], name: str, text: str) -> None:
+    case = right(PROFILES[0], [], {SHARE: "0.5"}, ("vllm-long-prefill-share",))
+    case = case._replace(variables={**case.variables, name: text})
+    try:
+        payload["share"].read(case.variables)
+    except ValueError:
+        assert len(errors(case)) == 1
+    else:
+        assert errors(case) == []
+
+
+def test_every_setting_of_the_share_is_a_variable_of_the_rules() -> None:
+    assert set(REGISTRY.launch["long-prefill-share"].variables) == {SHARE, EXACT, MIN_TOKENS}
+
+
+def test_an_empty_share_needs_no_fix() -> None:
+    case = right(PROFILES[0], [], {}, ())
+    for text, wrong in (("", []), (" ", []), ("0", []), ("0.5", ["share-needs-fix"])):
+        assert errors(case._replace(variables={**case.variables, SHARE: text})) == wrong
 
 
 def configuration(case: Case) -> Any:

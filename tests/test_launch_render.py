@@ -238,6 +238,13 @@ def test_own_choices_stay_and_opt_in_fixes_are_verified(tmp_path: Path) -> None:
         (["--env", "A B=1"], PRO, "--env needs NAME=VALUE"),
         (["--env", "A=1", "--env", "A=2"], PRO, "--env needs NAME=VALUE"),
         (["--env", "PYTHONPATH=/x"], PRO, "PYTHONPATH is the files' own"),
+        (["--env", "PYTHONHOME=/x"], PRO, "PYTHONHOME changes where Python takes packages from"),
+        (["--env", "PYTHONSAFEPATH=1"], PRO, "PYTHONSAFEPATH changes where Python takes packages from"),
+        (["--", "--port", "9999"], PRO, "--port behind -- is the files' own"),
+        (["--", "--port=9999"], PRO, "next: write render's own option --port in front of the --"),
+        (["--", "--host", "127.0.0.1"], PRO, "--host behind -- is the files' own"),
+        (["--", "--uds", "/tmp/s"], PRO, "--uds behind -- is the files' own"),
+        (["--", "--config", "a.yaml", "--port", "9999"], PRO, "--port behind -- is the files' own"),
         (["--fix", "no-such-fix"], PRO, "there is no fix 'no-such-fix'"),
         (["--as", "mimo-max"], PRO, "the rules name no model 'mimo-max'"),
     ],
@@ -260,6 +267,13 @@ def test_nothing_is_written_that_breaks_a_rule(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_model_that_the_rules_do_not_know_is_named_with_as(tmp_path: Path) -> None:
+    done = render(tmp_path, model="/data/checkpoint")
+    assert done.code == 0, done.err
+    assert "next: if it is one of them, say so with --as\n" in done.out
+    assert "--model\n" not in done.out
+
+
 def test_files_of_others_stay(tmp_path: Path) -> None:
     assert render(tmp_path).code == 0
     before = {name: (tmp_path / name).read_bytes() for name in ("serve.sh", "compose.yaml", "kubernetes.yaml")}
@@ -274,6 +288,17 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
     (tmp_path / "compose.yaml").unlink()
     (tmp_path / "compose.yaml").symlink_to(tmp_path / "serve.sh")
     assert render(tmp_path).codes == ["file_exists"]
+
+
+def test_the_example_of_the_page_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (REPO / "docs/launch.md").read_text(encoding="utf-8")
+    blocks = [[line.strip() for line in each.splitlines()] for each in re.findall(r"(?m)(?:^    .*\n)+", page)]
+    (command,) = next(each for each in blocks if each[0].startswith("fixpack launch check"))
+    finding = next(each for each in blocks if each[0].startswith("error: "))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "serve.env").write_text("")
+    told = [line.strip() for line in fixpack(*command.split()[1:]).out.splitlines()]
+    assert told[told.index(finding[0]) :][:3] == finding
 
 
 def test_without_jinja(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,15 @@ BROKEN: dict[str, Broken] = {
     "hotsplit-hot-cells": Broken(variables={"HOTSPLIT_HOT_GIB": "160"}, fixes=HOTSPLIT),
     "hotsplit-context": Broken(out=["--max-model-len"], fixes=HOTSPLIT),
     "hotsplit-context-budget": Broken(["--max-model-len", "1M"], {"HOTSPLIT_HOT_GIB": "152.8"}, fixes=HOTSPLIT),
-    "hotsplit-context-stock-budget": Broken(["--max-model-len", "513613"], fixes=HOTSPLIT),
+    "hotsplit-context-stock-budget": Broken(
+        ["--max-model-len", "513613"], {"HOTSPLIT_HOT_GIB": "stock"}, fixes=HOTSPLIT
+    ),
+    "hotsplit-context-own-budget": Broken(
+        ["--max-model-len", "1048576"], {"HOTSPLIT_COUNTS": "p110.json"}, fixes=HOTSPLIT
+    ),
+    "hotsplit-live-elsewhere": Broken(
+        variables={"HOTSPLIT_COUNTS": "counts.json", "HOTSPLIT_LIVE_COUNTS": "counts.json"}, fixes=HOTSPLIT
+    ),
     "hotsplit-context-stock-tensors": Broken(
         ["--max-model-len", "510000"], {"HOTSPLIT_HOT_GIB": "stock-tensors"}, fixes=HOTSPLIT
     ),
@@ -167,7 +175,9 @@ BROKEN: dict[str, Broken] = {
     "hotsplit-no-sleep": Broken(["--enable-sleep-mode"], fixes=HOTSPLIT),
     # long-prefill-share
     "share-needs-fix": Broken(variables={"VLLM_LONG_PREFILL_SHARE": "0.5"}),
-    "share": Broken(variables={"VLLM_LONG_PREFILL_SHARE": "1.5"}, fixes=SHARE),
+    "share": Broken(variables={"VLLM_LONG_PREFILL_SHARE": "0"}, fixes=SHARE),
+    "share-value": Broken(variables={"VLLM_LONG_PREFILL_SHARE": "1.5"}, fixes=SHARE),
+    "share-async-value": Broken(variables={"VLLM_LONG_PREFILL_SHARE_ASYNC": "yes"}, fixes=SHARE),
     "share-async": Broken(variables={"VLLM_LONG_PREFILL_SHARE_ASYNC": "0"}, fixes=SHARE),
     "share-min-tokens": Broken(variables={"VLLM_LONG_PREFILL_MIN_TOKENS": "0"}, fixes=SHARE),
     "share-chunks": Broken(["--long-prefill-token-threshold", "0"], fixes=SHARE),

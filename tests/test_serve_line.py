@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -282,15 +283,64 @@ def test_an_unknown_option_gets_a_suggestion() -> None:
         "a: &a [x]\n" + "".join(f"b{n}: [*a, *a, *a, *a, *a, *a, *a, *a, *a]\n" for n in range(9)),
         "[" * 5000,
         "a: " + "x" * (1 << 21),
+        "hf-overrides: {a: 2026-11-29}\n",
+        "hf-overrides: {a: !!binary aGVsbG8=}\n",
+        "hf-overrides: {a: !!set {x, y}}\n",
+        "hf-overrides: &a {b: *a}\n",
+        "hf-overrides: {a: &b [*b]}\n",
+        "max-model-len: 0x" + "f" * 5000,
+        "a: !!bool maybe\n",
+        "a: !!int ''\n",
+        "a: !!timestamp noon\n",
+        "hf-overrides: " + "{a: " * 200 + "1" + "}" * 200,
     ],
-    ids=range(11),
+    ids=range(21),
 )
 def test_a_bad_configuration_file_is_one_error(text: str, tmp_path: Path) -> None:
     file = tmp_path / "serve.yaml"
     file.write_text(text)
     found = read(["vllm", "serve", "m", "--config", str(file)], NEWEST).findings
     assert [(each.level, each.rule) for each in found] == [("error", "refused")]
-    assert str(file) in found[0].message
+    assert str(file) in found[0].message or "nests more than 50 levels deep" in found[0].message
+
+
+def test_a_configuration_file_that_is_none(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")  # nobody writes: opening it would wait for ever
+    (tmp_path / "folder.yaml").mkdir()
+    for name in ("pipe.yaml", "folder.yaml"):
+        found = read(["vllm", "serve", "m", "--config", str(tmp_path / name)], NEWEST).findings
+        assert [(each.level, each.rule) for each in found] == [("error", "refused")]
+        assert "is not an ordinary file" in found[0].message
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["--max-model-len", digits] for digits in ("9" * 21, "9" * 5000, "9" * 400 + "k", "9" * 4299 + "T")),
+        ["--max-model-len", "0." + "0" * 30 + "1k"],
+        ["--max-num-seqs", "9" * 5000],
+        ["--compilation-config", '{"a": ' + "9" * 4299 + "T}"],
+        ["--hf-overrides" + ".a" * 51, "1"],
+        ["--hf-overrides" + ".a" * 3000, "1"],
+        ["--hf-overrides.a", "[" * 300 + "]" * 300],
+        ["--hf-overrides" + ".a" * 30, "[" * 30 + "]" * 30],
+        ["--hf-overrides", '{"a":' * 900 + "1" + "}" * 900],
+        ["--hf-overrides", '{"a":' * 90000 + "1" + "}" * 90000],
+    ],
+    ids=range(13),
+)
+def test_values_without_bounds_are_one_error(words: list[str]) -> None:
+    found = read(["vllm", "serve", "m", *words], NEWEST).findings
+    assert [(each.level, each.rule) for each in found] == [("error", "refused")]
+    assert "digits; at most 20" in found[0].message or "deep" in found[0].message
+    assert len(found[0].message) < 250
+
+
+def test_values_at_the_bounds_are_read() -> None:
+    words = ["--max-model-len", "9" * 20, "--hf-overrides" + ".a" * 50, "1"]
+    served = read(["vllm", "serve", "m", *words], NEWEST)
+    assert served.findings == ()
+    assert served.values["max_model_len"] == 10**20 - 1
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def _exec(args: argparse.Namespace, words: list[str]) -> int:
     case = prepare(args, words, environment)
     program = launch_exec.program(case.served.command, environment)
     if not (args.site or args.root or args.source):
-        launch_exec.same_python(program, environment)
+        launch_exec.same_python(program, case.served.command, environment)
     root = target_options.registry_root(args)
     locked = lock.read(root, args.profile)
     args.check, args.update_record, args.json = True, False, False

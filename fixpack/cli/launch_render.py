@@ -7,6 +7,7 @@ import os
 import re
 
 from fixpack.errors import FixpackError, MismatchError, Problem, UsageError
+from fixpack.launch_exec import IMPORTS
 
 MARK = "# Made by `fixpack launch render`"
 
@@ -56,8 +57,9 @@ def run(args: argparse.Namespace) -> int:
     words = ["vllm", "serve", args.model, "--host", "0.0.0.0", "--port", str(args.port), *options]
     chosen = argparse.Namespace(**{**vars(args), "model": args.known_as})
     case = prepare(chosen, words, _variables(args.env))
+    launch_render.check_options(case.table, options)
     case, words, variables = launch_render.complete(case, words)
-    found = launch_check.check(case)
+    found = launch_check.check(case, named_by="--as")
     wrong = [each for each in found if each.level == ERROR]
     if wrong:
         raise MismatchError(
@@ -86,6 +88,9 @@ def _variables(given: list[str]) -> dict[str, str]:
             raise UsageError(Problem("bad_usage", f"--env needs NAME=VALUE, each name once, not {each!r}"))
         if name == "PYTHONPATH":
             raise UsageError(Problem("bad_usage", "PYTHONPATH is the files' own: it names the engine's folder"))
+        if name in IMPORTS:
+            hint = "leave it out, or set it in the image, where the fixes are applied with it too"
+            raise UsageError(Problem("bad_usage", f"{name} changes where Python takes packages from", hint=hint))
         found[name] = value
     return found
 
