@@ -97,10 +97,8 @@ class Survey(NamedTuple):
 
     @property
     def sound(self) -> bool:
-        """Whether every fix is in place, absent or superseded; of opt-in fixes only those of which something is there."""
-        return all(
-            (fix.state in SOUND and not fix.half) or fix.off for fix in self.fixes
-        )
+        """Whether every fix is in place, absent or superseded; an opt-in fix counts if something of it is there."""
+        return all((fix.state in SOUND and not fix.half) or fix.off for fix in self.fixes)
 
     @property
     def foreign(self) -> tuple[str, ...]:

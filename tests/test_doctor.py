@@ -136,7 +136,7 @@ def test_what_an_apply_would_say_is_a_finding(kit: Kit) -> None:
     """File, both hashes and the next step are those of the refusal."""
     another_release(kit)
     refused = kit.apply("--dry-run", "--json")
-    found = [each for each in kit.verb("doctor", "--profile", "v1.0.0", "--json").json["findings"]]
+    found = kit.verb("doctor", "--profile", "v1.0.0", "--json").json["findings"]
     problems = [each for each in found if each["level"] == "problem"]
     assert len(problems) == len(refused.json["problems"]) > 0
     for each, said in zip(problems, refused.json["problems"], strict=True):
