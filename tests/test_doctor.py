@@ -192,6 +192,21 @@ def test_no_profile_fits(kit: Kit) -> None:
     assert "known: bench-v1.0.0, bench-v2.0.0" in done.err
 
 
+@pytest.mark.parametrize("verb", ["status", "verify", "doctor", "apply"])
+def test_without_any_package(kit: Kit, verb: str) -> None:
+    """A named profile: the target does not match.  None named: nothing is there to tell one by."""
+    for name in ("demo_plugin", "demo_core"):
+        shutil.rmtree(kit.site / name)
+    done = kit.verb(verb, "--profile", "v1.0.0")
+    assert done.code == 1
+    assert "[distribution_missing]" in done.out + done.err
+    if verb != "apply":
+        done = kit.verb(verb)
+        assert (done.code, done.codes) == (2, ["no_profile"])
+        assert "no package that a profile is for is in this target" in done.err
+        assert "--source NAME=DIR" in done.err
+
+
 def test_two_profiles_fit(kit: Kit) -> None:
     path = kit.registry / "profiles/bench-v1.0.0.yaml"
     (kit.registry / "profiles/twin.yaml").write_text(

@@ -41,7 +41,8 @@ def test_prose_in_a_table_cell(text: str) -> None:
 
 
 def seen(inline: Token) -> str:
-    return "".join(f"`{each.content}`" if each.type == "code_inline" else each.content for each in inline.children or [])
+    parts = inline.children or []
+    return "".join(f"`{each.content}`" if each.type == "code_inline" else each.content for each in parts)
 
 
 @given(st.text(st.sampled_from("ab `|\\*"), min_size=1, max_size=12).filter(lambda text: text == text.strip()))
