@@ -76,13 +76,9 @@ def apply(
     )
 
 
-def compute(
-    root: str, lock: Lock, selection: Selection, target: Target, update_record: bool = False
-) -> Plan | Outcome:
-    """The plan, from the lock's index.  Reads only.
-
-    Where that fails: confirmed, if only another layer's changes are in the way; else once more with the
-    whole registry, which can explain.
+def compute(root: str, lock: Lock, selection: Selection, target: Target, update_record: bool = False) -> Plan | Outcome:
+    """The plan, from the lock's index; reads only.  Where that fails: confirmed, if only another layer's
+    changes are in the way; else once more with the whole registry, which can explain.
 
     :raises MismatchError: if the target is not what the fixes were proven on.
     """

@@ -17,28 +17,6 @@ from fixpack.model import Fix, Registry, Release
 from fixpack.payload import MARKER
 from fixpack.target import Target
 
-#: state -> letter
-LETTERS = {
-    "applied": "=",
-    "pristine": "+",
-    "stale": "~",
-    "superseded": "^",
-    "partly-superseded": "^",
-    "foreign": "!",
-    "missing": "?",
-}
-
-#: what the letters mean, for the legend
-MEANINGS = {
-    "applied": "in place, every byte as proven",
-    "pristine": "not in place; apply can bring it in",
-    "stale": "in place in an older revision",
-    "superseded": "upstream has it",
-    "partly-superseded": "upstream has a part of it",
-    "foreign": "the bytes are not the pinned ones",
-    "missing": "its package or file is not there",
-}
-
 #: states with which a target is as a registry would have it
 SOUND = ("applied", "pristine", "superseded")
 
@@ -133,9 +111,7 @@ def survey(registry: Registry, lock: Lock, target: Target) -> Survey:
         for path in paths_of(registry, release, lock)
         if (release.distribution, path) in seen
     }
-    marked = {
-        match[3].decode() for one in seen.values() if one.data is not None for match in MARKER.finditer(one.data)
-    }
+    marked = {match[3].decode() for one in seen.values() if one.data is not None for match in MARKER.finditer(one.data)}
     fixes = []
     for name, entry in lock["fixes"].items():
         state, edits, problems = _state(registry.fixes[name], releases, target, seen, verdicts)

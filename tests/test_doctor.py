@@ -122,9 +122,7 @@ def test_what_it_finds(kit: Kit, change: Callable[[Kit], None], level: str, code
 
 def test_it_computes_what_an_apply_would_write(kit: Kit) -> None:
     last = kit.verb("doctor").out.splitlines()[-2]
-    assert last == (
-        "ok       an apply of bench-v1.0.0 would write 4 files, each with the sha256 of the lock [apply]"
-    )
+    assert last == ("ok       an apply of bench-v1.0.0 would write 4 files, each with the sha256 of the lock [apply]")
     kit.apply("long-share")
     before = state(kit.site)
     last = kit.verb("doctor").out.splitlines()[-2]

@@ -8,7 +8,29 @@ from typing import Any
 
 from fixpack.cli import target_options
 from fixpack.outcome import Place
-from fixpack.survey import LETTERS, MEANINGS, FixView, Survey
+from fixpack.survey import FixView, Survey
+
+#: state -> letter
+LETTERS = {
+    "applied": "=",
+    "pristine": "+",
+    "stale": "~",
+    "superseded": "^",
+    "partly-superseded": "^",
+    "foreign": "!",
+    "missing": "?",
+}
+
+#: what the letters mean, for the legend
+MEANINGS = {
+    "applied": "in place, every byte as proven",
+    "pristine": "not in place; apply can bring it in",
+    "stale": "in place in an older revision",
+    "superseded": "upstream has it",
+    "partly-superseded": "upstream has a part of it",
+    "foreign": "the bytes are not the pinned ones",
+    "missing": "its package or file is not there",
+}
 
 #: what an opt-in fix that is not in place is called all the same
 _UPSTREAM = ("superseded", "partly-superseded")
