@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,9 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "beyond exact numbers": ('{"1": {"counts": [1, 9007199254740993]}}', "9007199254740993 is not a count"),
     "thousands of digits": ('{"1": {"counts": [' + "1" * 5000 + "]}}", "not JSON: Exceeds the limit"),
     "a layer of thousands of digits": ('{"live": {"decode": {"' + "1" * 5000 + '": [1]}}}', "is no layer number"),
-    "overflowing": ('{"1": {"counts": [1, 1e400]}}', "inf is not a count"),
+    "overflowing": ('{"1": {"counts": [1, 1e400]}}', "1e400 is not a count (it is beyond the largest number)"),
+    "overflowing in meta": ('{"1": {"counts": [1]}, "meta": {"x": [-1e999]}}', "-1e999 is not a count"),
+    "NaN in meta": ('{"1": {"counts": [1]}, "meta": {"x": NaN}}', "NaN is not a count"),
     "layers of two lengths": (
         '{"1": {"counts": [1, 2]}, "2": {"counts": [1]}}',
         "layer 2 has 1 experts, the first one 2",
@@ -135,6 +138,17 @@ def test_a_file_that_unpacks_to_too_much(tmp_path: Path, monkeypatch: pytest.Mon
         counts.read(str(path))
 
 
+def test_64_mib_of_text_and_no_more() -> None:
+    assert counts.LARGEST_FILE == 64 << 20
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path(os.devnull)):
+        with pytest.raises(counts.BadCounts, match=re.escape(f"{path}: is not a regular file (a pipe")):
+            counts.read(str(path))
+
+
 def test_a_missing_file_is_the_file_system_s_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         counts.read(str(tmp_path / "no"))
@@ -161,6 +175,8 @@ def test_weights() -> None:
         ("decode=-1", "'-1' is not a weight"),
         ("decode=inf", "'inf' is not a weight"),
         ("decode=nan", "'nan' is not a weight"),
+        ("decode=1000001", "'1000001' is not a weight from 0 to 1e+06"),
+        ("decode=1e308,prefill=1e308", "'1e308' is not a weight"),
         ("decode=0,prefill=0", "no phase has a weight above zero"),
     ],
 )

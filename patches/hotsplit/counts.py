@@ -12,6 +12,8 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import os
+import stat
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +23,8 @@ PHASES = (DECODE, PREFILL, MIXED)
 DEFAULT_WEIGHTS = "decode=1,prefill=0"
 LIVE_WEIGHT = "live_weight"  # key in "meta" of a file that a re-rank wrote: it holds shares, not tokens
 REVISION = "model_revision"  # key in "meta": the commit or hash of the weights that were counted
-LARGEST_FILE = 1 << 29  # bytes, unpacked
+LARGEST_FILE = 1 << 26  # bytes, unpacked; 69 layers of 384 experts take 1 MiB
+LARGEST_WEIGHT = 1e6
 LARGEST_COUNT = 1 << 53  # beyond it, numbers are not exact
 
 Table = dict[int, list[float]]  # layer -> one number per expert; layers ascending
@@ -71,7 +74,7 @@ def read(path: str) -> Counts:
 
 
 def read_json(path: str) -> Any:
-    """Read JSON strictly, gzipped or not: no NaN, no key twice, at most LARGEST_FILE bytes.
+    """Read JSON strictly, gzipped or not: a regular file, no endless number, no key twice, at most LARGEST_FILE bytes.
 
     :raises BadCounts: if it is not that.
     :raises OSError: if it cannot be read.
@@ -88,8 +91,19 @@ def read_json(path: str) -> Any:
     def constant(word: str) -> float:
         raise BadCounts(path, f"{word} is not a count")
 
+    def finite(text: str) -> float:
+        value = float(text)
+        if not math.isfinite(value):
+            raise BadCounts(path, f"{text:.40} is not a count", hint="it is beyond the largest number")
+        return value
+
+    def at_once(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NONBLOCK)  # a pipe that nobody writes to would keep it waiting
+
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise BadCounts(path, "is not a regular file", hint="a pipe or a device: save it as a file first")
             packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
             data = (gzip.GzipFile(fileobj=file) if packed else file).read(LARGEST_FILE + 1)
@@ -98,7 +112,8 @@ def read_json(path: str) -> Any:
     if len(data) > LARGEST_FILE:
         raise BadCounts(path, f"more than {LARGEST_FILE} bytes", hint="is it a file of counts?")
     try:
-        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=once, parse_constant=constant)
+        text = data.decode("utf-8-sig")
+        return json.loads(text, object_pairs_hook=once, parse_constant=constant, parse_float=finite)
     except json.JSONDecodeError as error:
         raise BadCounts(path, f"not JSON: {error.msg}, column {error.colno}", line=error.lineno) from None
     except UnicodeDecodeError as error:
@@ -193,7 +208,7 @@ def _kind(value: Any) -> str:
 def parse_weights(text: str) -> dict[str, float]:
     """ "decode=1,prefill=0" as phase -> weight.
 
-    :raises ValueError: for unknown or repeated phases, negative or endless weights, or none above zero.
+    :raises ValueError: for unknown or repeated phases, weights outside 0 to LARGEST_WEIGHT, or none above zero.
     """
     weights: dict[str, float] = {}
     for part in text.split(","):
@@ -204,8 +219,8 @@ def parse_weights(text: str) -> dict[str, float]:
             weights[phase] = float(number)
         except ValueError:
             raise ValueError(f"{number!r} is not a weight") from None
-        if not 0 <= weights[phase] < math.inf:
-            raise ValueError(f"{number!r} is not a weight")
+        if not 0 <= weights[phase] <= LARGEST_WEIGHT:
+            raise ValueError(f"{number!r} is not a weight from 0 to {LARGEST_WEIGHT:g}")
     if not any(weights.values()):
         raise ValueError("no phase has a weight above zero")
     return weights

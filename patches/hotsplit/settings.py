@@ -30,6 +30,7 @@ SWITCHES = {
 SPLIT_ONLY = ("HOTSPLIT_WEIGHTS", "HOTSPLIT_HOT_GIB", "HOTSPLIT_HOST_FLOOR_GIB", "HOTSPLIT_DRYRUN")
 LIVE_ONLY = ("HOTSPLIT_LIVE_SECS", "HOTSPLIT_DECODE_MAX")
 SHORTEST, LARGEST_STEP = 60.0, 1024  # seconds: a snapshot must not meet the capture of a graph; tokens
+LONGEST_NAME = 200  # bytes; file systems take 255, and a snapshot that is being written has 14 more
 
 
 class Settings(NamedTuple):
@@ -98,8 +99,14 @@ def read(environment: Mapping[str, str] | None = None) -> Settings | None:
     folder = os.path.dirname(os.path.abspath(live))
     if live and not os.access(folder, os.W_OK | os.X_OK):
         problems.append(f"HOTSPLIT_LIVE_COUNTS={live}: the folder {folder} is not there or not writable")
+    elif live and len(os.fsencode(os.path.basename(live))) > LONGEST_NAME:
+        problems.append(f"HOTSPLIT_LIVE_COUNTS={live:.60}…: a name of more than {LONGEST_NAME} bytes")
     elif live and os.path.isdir(live):
         problems.append(f"HOTSPLIT_LIVE_COUNTS={live} is a folder; name a file")
+    elif live and os.path.exists(live) and not os.path.isfile(live):  # a snapshot would take its place
+        problems.append(f"HOTSPLIT_LIVE_COUNTS={live} is a device, a pipe or a socket; name a file")
+    elif live and os.path.realpath(live) == os.path.realpath(given.get("HOTSPLIT_COUNTS") or os.curdir):
+        problems.append(f"HOTSPLIT_LIVE_COUNTS={live} is HOTSPLIT_COUNTS too: snapshots would overwrite it")
     if problems:
         raise ValueError("hotsplit cannot start: " + "; ".join(problems))
     return Settings(

@@ -400,6 +400,15 @@ SWITCHES = {
     "folder": ({"LIVE_COUNTS": "/nowhere/live.json"}, "the folder /nowhere is not there"),
     "half a token": ({"LIVE_COUNTS": "live.json", "DECODE_MAX": "8.5"}, "HOTSPLIT_DECODE_MAX=8.5: expected whole"),
     "short steps": ({"LIVE_COUNTS": "live.json", "DECODE_MAX": "4"}, "decode steps have up to 8 tokens"),
+    "device for the live counts": ({"LIVE_COUNTS": "/dev/null"}, "LIVE_COUNTS=/dev/null is a device, a pipe or"),
+    "pipe for the live counts": ({"LIVE_COUNTS": "pipe"}, "HOTSPLIT_LIVE_COUNTS=pipe is a device, a pipe or"),
+    "folder for the live counts": ({"LIVE_COUNTS": "folder"}, "HOTSPLIT_LIVE_COUNTS=folder is a folder"),
+    "long name": ({"LIVE_COUNTS": "é" * 101}, "a name of more than 200 bytes"),
+    "one file for both": ({"LIVE_COUNTS": "counts.json"}, "LIVE_COUNTS=counts.json is HOTSPLIT_COUNTS too"),
+    "one file by a link": ({"LIVE_COUNTS": "link"}, "LIVE_COUNTS=link is HOTSPLIT_COUNTS too"),
+    "endless weights": ({"WEIGHTS": "decode=1e308,prefill=1e308"}, "HOTSPLIT_WEIGHTS: '1e308' is not a weight from 0"),
+    "pipe": ({"COUNTS": "pipe"}, "pipe: is not a regular file"),
+    "device": ({"COUNTS": "/dev/zero"}, "/dev/zero: is not a regular file"),
     "no file": ({"COUNTS": "/nowhere.json"}, "HOTSPLIT_COUNTS=/nowhere.json cannot be read: No such file"),
 }
 
@@ -409,6 +418,9 @@ def test_bad_switches(lab: marlin.Lab, tmp_path: Path, monkeypatch: pytest.Monke
     """Refused before any weight is read, in one error."""
     switches, message = SWITCHES[name]
     monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    os.mkdir("folder")
+    os.symlink("counts.json", "link")
     ask(monkeypatch, counts(tmp_path / "counts.json"), **switches)
     monkeypatch.setattr(marlin, "fill", lambda model: pytest.fail("weights were read"))
     with pytest.raises(ValueError, match=message):
