@@ -25,6 +25,7 @@ def detect(root: str, open_target: Callable[[Lock], Target]) -> tuple[Lock, Targ
     fits: list[tuple[tuple[int, int, int], Lock, Target]] = []
     names = lock.known(root)
     failures: list[Problem] = []
+    any_found = False
     for name in names:
         try:
             locked = lock.read(root, name)
@@ -33,6 +34,7 @@ def detect(root: str, open_target: Callable[[Lock], Target]) -> tuple[Lock, Targ
         except FixpackError as error:
             failures += error.problems
             continue
+        any_found |= bool(target.located)
         count = 0
         for release in registry.profile_releases(registry.profiles[name]):
             if release.distribution in target.located:
@@ -50,6 +52,9 @@ def detect(root: str, open_target: Callable[[Lock], Target]) -> tuple[Lock, Targ
         raise UsageError(Problem("no_profile", message, hint="name one with --profile"))
     if failures and len(failures) == len(names):
         raise UsageError(*failures[:1])
+    if not any_found:
+        hint = "run with the interpreter that has vLLM, or name it: --site DIR, --root DIR or --source NAME=DIR"
+        raise UsageError(Problem("no_profile", "no package that a profile is for is in this target", hint=hint))
     hint = f"name one with --profile to see why; known: {', '.join(names)}"
     raise UsageError(Problem("no_profile", "no profile's pinned files are in this target", hint=hint))
 

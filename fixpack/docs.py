@@ -31,7 +31,7 @@ _SINGLE = (MODELS, REFERENCE, START)
 
 #: hand-written pages in the order in which the first page names them, and what it says of each; others follow by name
 GUIDE = {
-    "quick-start.md": "five lines of a Dockerfile, and a few for a running image",
+    "quick-start.md": "a few lines of a Dockerfile, and a few for a running image",
     "launch.md": "rules for the serve command: checked, kept by a wrapper, or rendered for compose and Kubernetes",
     "refusals.md": "every reason code, what it means, and what to do",
     "threat-model.md": "what the hashes and the proofs prove, and what they do not",

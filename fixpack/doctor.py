@@ -7,16 +7,20 @@ import fcntl
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from fixpack import receipt
 from fixpack.bytecode import unchecked
+from fixpack.confirm import select
+from fixpack.engine import Plan, compute
+from fixpack.errors import FixpackError
 from fixpack.journal import pending
 from fixpack.lock import Lock, stale
 from fixpack.steps import PREFIX
 from fixpack.survey import Survey
 from fixpack.target import Located, Target, read_file
+from fixpack.text import plural
 
 #: left alone by the leftovers' removal of a commit, and gone again at once
 PROBE = f"{PREFIX}new-probe"
@@ -42,7 +46,7 @@ def examine(root: str, lock: Lock, target: Target, found: Survey) -> list[Findin
         findings += _place(located, found)
     findings += _bytecode(found)
     findings += _clock(found)
-    return findings
+    return [*findings, *_apply(root, lock, target, findings)]
 
 
 def _python() -> Iterator[Finding]:
@@ -180,6 +184,31 @@ def _bytecode(found: Survey) -> Iterator[Finding]:
         yield Finding("problem", problem.code, f"{problem.file}: {problem.message}", problem.hint)
     if not problems:
         yield Finding("ok", "bytecode", "no stale bytecode that Python would run unchecked")
+
+
+def _apply(root: str, lock: Lock, target: Target, said: Sequence[Finding]) -> Iterator[Finding]:
+    """What a dry run of the profile's own fixes computes, or why it cannot; what was said already is not repeated."""
+    if any(each.code == "journal" or each.code.startswith("lock_") for each in said):
+        return  # an apply does not get as far as the files
+    try:
+        plan = compute(root, lock, select(lock, ()), target)
+    except FixpackError as error:
+        known = {(each.code, each.message) for each in said}
+        for problem in error.problems:
+            at = f"{problem.file}:{problem.line}" if problem.line else problem.file
+            pair = f"; expected {problem.expected}, found {problem.found}" if problem.expected else ""
+            message = f"{at}: {problem.message}" if at else problem.message
+            if problem.code != "distribution_missing" and (problem.code, message) not in known:
+                yield Finding("problem", problem.code, message + pair, problem.hint)
+        return
+    if isinstance(plan, Plan):
+        changed = sum(file.changed for file in plan.files)
+        doing = f"would write {plural(changed, 'file')}" if changed else "would find every file in place"
+        yield Finding("ok", "apply", f"an apply of {lock['profile']} {doing}, each with the sha256 of the lock")
+        return
+    for file in plan.foreign:
+        hint = "every fix confirms by its own regions and scopes; with --strict, apply and verify refuse it"
+        yield Finding("note", "foreign_layer", f"another layer changed {file}, outside of every fixed scope", hint)
 
 
 def _clock(found: Survey) -> Iterator[Finding]:

@@ -53,7 +53,7 @@ def apply(
         roots = roots_of(target)
         if write or any(pending(each) for each in roots):
             notes = take(target, locks, lock)
-        plan = _plan(root, lock, selection, target, update_record)
+        plan = compute(root, lock, selection, target, update_record)
         if isinstance(plan, Outcome):
             return plan._replace(notes=tuple(notes))
         if plan.changes and write:
@@ -76,11 +76,11 @@ def apply(
     )
 
 
-def _plan(root: str, lock: Lock, selection: Selection, target: Target, update_record: bool) -> Plan | Outcome:
-    """The plan, from the lock's index.
+def compute(root: str, lock: Lock, selection: Selection, target: Target, update_record: bool = False) -> Plan | Outcome:
+    """The plan, from the lock's index; reads only.  Where that fails: confirmed, if only another layer's
+    changes are in the way; else once more with the whole registry, which can explain.
 
-    Where that fails: confirmed, if only another layer's changes are in the way; else once more with the
-    whole registry, which can explain.
+    :raises MismatchError: if the target is not what the fixes were proven on.
     """
     registry = restore(root, lock)
     try:

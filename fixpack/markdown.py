@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 
 _SPECIAL = re.compile(r"[\\*<`|&~\[]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _LIST = re.compile(r"([0-9]*)([.)](?= |$)|[#>+=-])")  # what begins a heading, a quote, a list or a rule
+_SPAN = re.compile(r"(?<!`)`([^`|\\\s](?:[^`|\\]*[^`|\\\s])?)`(?!`)")  # no character that a table cell would change
+_PAGE = re.compile(r"(?<![\w/.-])docs/([a-z0-9-]+\.md)(?![\w/-])")
 _URL = re.compile(r"https://[^\s<>]+[^\s<>.,;:)]")
 
 
 class Linker:
-    """Makes the names of fixes links to their pages."""
+    """Makes the names of fixes, and of pages like docs/NAME.md, links to their pages."""
 
     def __init__(self, names: Iterable[str], own: str = "", folder: str = "") -> None:
         """
@@ -19,6 +21,7 @@ class Linker:
         :param folder: from the page to the folder of the fixes' pages, "" or with a final slash.
         """
         self.folder = folder
+        self.docs = folder.removesuffix("fixes/") if folder else "../"
         longest = sorted((name for name in names if name != own), key=lambda name: (-len(name), name))
         self.pattern = re.compile(rf"(?<![\w/-])({'|'.join(map(re.escape, longest))})(?![\w/-])") if longest else None
 
@@ -27,20 +30,34 @@ class Linker:
         return f"[{name}]({self.folder}{name}.md)"
 
     def all(self, text: str) -> str:
-        """The text, in which each name of a fix is a link."""
+        """The text, in which each name of a fix or of a page is a link."""
+        text = _PAGE.sub(lambda match: f"[{match[1]}]({self.docs}{match[1]})", text)
         return self.pattern.sub(lambda match: self.to(match[1]), text) if self.pattern else text
 
 
 def prose(text: str, link: Linker | None = None) -> str:
-    """One paragraph; nothing in it is taken for markup, but addresses and names of fixes become links."""
+    """One paragraph.
+
+    `words` between single backquotes are code, addresses and names of fixes become links; nothing else in it is taken
+    for markup.
+    """
     made: list[str] = []
     at = 0
     line = " ".join(text.split())
-    for url in _URL.finditer(line):
-        made += [_plain(line[at : url.start()], link), f"<{url[0]}>"]
-        at = url.end()
-    whole = "".join([*made, _plain(line[at:], link)])
+    for span in _SPAN.finditer(line):
+        made += [_linked(line[at : span.start()], link), code(span[1])]
+        at = span.end()
+    whole = "".join([*made, _linked(line[at:], link)])
     return _LIST.sub(r"\1\\\2", whole, count=1) if _LIST.match(whole) else whole
+
+
+def _linked(text: str, link: Linker | None) -> str:
+    made: list[str] = []
+    at = 0
+    for url in _URL.finditer(text):
+        made += [_plain(text[at : url.start()], link), f"<{url[0]}>"]
+        at = url.end()
+    return "".join([*made, _plain(text[at:], link)])
 
 
 def _plain(text: str, link: Linker | None) -> str:

@@ -83,10 +83,10 @@ def as_text(outcome: Outcome) -> str:
         note = "" if fix.asked else "  (in place, not asked for)"
         lines.append(f"  {LETTERS.get(fix.state, ' ')} {fix.id:<{width}}  r{fix.revision}  {fix.title}{note}")
     lines += [f"  # another layer changed {file}, outside of every fixed scope" for file in outcome.foreign]
-    if outcome.records:
-        tense = "written" if outcome.action == "applied" else "to be written"
-        lines += [f"  record {tense}: {path}" for path in outcome.records]
     done = sum(file.changed for file in outcome.files)
+    if outcome.records and (outcome.action != "not-applied" or not done):
+        tense = {"applied": "written", "not-applied": "out of date"}.get(outcome.action, "to be written")
+        lines += [f"  record {tense}: {path}" for path in outcome.records]
     fixes = plural(len(outcome.fixes), "fix")
     files = plural(len(outcome.files), "file")
     changed = plural(done, "file")
@@ -94,7 +94,7 @@ def as_text(outcome: Outcome) -> str:
         "applied": f"applied: {fixes} in {files}; {changed} written, each read back with the expected sha256",
         "confirmed": f"confirmed: {fixes} in {files}, every byte of them as proven; nothing written",
         "would-apply": f"would apply: {fixes} in {files}; {changed} would be written, nothing was",
-        "not-applied": f"not applied: {changed} of {len(outcome.files)} would be written; run without --check",
+        "not-applied": f"not applied: {done} of {files} lack what an apply brings in",
     }
     if outcome.foreign:
         last["confirmed"] = (

@@ -13,8 +13,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fixpack import proof_plugin
-
 #: Settings that would change what a proof run does, whoever made them.
 _FOREIGN = ("PYTEST_", "COV_CORE_", "COVERAGE_PROCESS_", "SOURCE_DATE_EPOCH", "PYTHONPYCACHEPREFIX", "PYTHONOPTIMIZE")
 
@@ -106,6 +104,8 @@ def inner_env(proof_env: Mapping[str, str], report: str) -> dict[str, str]:
 
     Bytecode goes into the throw-away trees, so that the engine's clean-up of stale bytecode is part of the test.
     """
+    from fixpack import proof_plugin  # it imports pytest, which the pages' reference does without
+
     env = {name: value for name, value in proof_env.items() if not name.startswith(_FOREIGN)}
     package = os.path.dirname(os.path.dirname(os.path.abspath(proof_plugin.__file__)))
     env["PYTHONPATH"] = os.pathsep.join(part for part in (env.get("PYTHONPATH", ""), package) if part)

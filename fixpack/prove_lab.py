@@ -45,7 +45,7 @@ def real_lab(registry: Registry) -> Lab:
             Problem(
                 "harness_missing",
                 f"the proofs need {', '.join(absent)}, which this Python does not have",
-                hint="python3 bootstrap.py test installs the pinned versions",
+                hint="`python3 bootstrap.py test --collect-only` makes .venv, which has the pinned versions",
             )
         )
     module = _load(harness)

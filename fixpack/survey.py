@@ -14,29 +14,8 @@ from fixpack.layers import judge
 from fixpack.lock import Lock
 from fixpack.look import Seen, look_at
 from fixpack.model import Fix, Registry, Release
+from fixpack.payload import MARKER
 from fixpack.target import Target
-
-#: state -> letter
-LETTERS = {
-    "applied": "=",
-    "pristine": "+",
-    "stale": "~",
-    "superseded": "^",
-    "partly-superseded": "^",
-    "foreign": "!",
-    "missing": "?",
-}
-
-#: what the letters mean, for the legend
-MEANINGS = {
-    "applied": "in place, every byte as proven",
-    "pristine": "not in place; apply can bring it in",
-    "stale": "in place in an older revision",
-    "superseded": "upstream has it",
-    "partly-superseded": "upstream has a part of it",
-    "foreign": "the bytes are not the pinned ones",
-    "missing": "its package or file is not there",
-}
 
 #: states with which a target is as a registry would have it
 SOUND = ("applied", "pristine", "superseded")
@@ -53,6 +32,12 @@ class FixView(NamedTuple):
     edits: int  # how many of its edits are in place
     reason: str  # why it is in that state; "" where the state says it all
     problems: tuple[Problem, ...]
+    absent: bool  # no marker of it, of whatever revision, is in any file that was looked at
+
+    @property
+    def off(self) -> bool:
+        """Whether it is an opt-in fix that is not in place: no fault, even where it could not be brought in."""
+        return self.opt_in and self.absent
 
     @property
     def half(self) -> bool:
@@ -90,11 +75,8 @@ class Survey(NamedTuple):
 
     @property
     def sound(self) -> bool:
-        """Whether every fix is in place, absent or superseded; of opt-in fixes only those that are in place count."""
-        return all(
-            (fix.state in SOUND and not fix.half) or (fix.opt_in and not fix.edits and fix.state != "stale")
-            for fix in self.fixes
-        )
+        """Whether every fix is in place, absent or superseded; an opt-in fix counts if something of it is there."""
+        return all((fix.state in SOUND and not fix.half) or fix.off for fix in self.fixes)
 
     @property
     def foreign(self) -> tuple[str, ...]:
@@ -129,16 +111,17 @@ def survey(registry: Registry, lock: Lock, target: Target) -> Survey:
         for path in paths_of(registry, release, lock)
         if (release.distribution, path) in seen
     }
+    marked = {match[3].decode() for one in seen.values() if one.data is not None for match in MARKER.finditer(one.data)}
     fixes = []
     for name, entry in lock["fixes"].items():
         state, edits, problems = _state(registry.fixes[name], releases, target, seen, verdicts)
         reason = problems[0].message if problems else ""
         about = (entry["revision"], entry["title"], entry["opt_in"])
-        fixes.append(FixView(name, *about, state, edits, reason, tuple(problems)))
+        fixes.append(FixView(name, *about, state, edits, reason, tuple(problems), name not in marked))
     for name, (release, has) in registry.superseded(registry.profiles[lock["profile"]]).items():
         fix = registry.fixes[name]
         state, problem = upstream.state(registry, fix, release, has, lock, target)
-        fixes.append(FixView(name, fix.revision, fix.title, False, state, 0, problem.message, (problem,)))
+        fixes.append(FixView(name, fix.revision, fix.title, False, state, 0, problem.message, (problem,), True))
     files = []
     for (distribution, path), one in seen.items():
         state = _file_state(one, verdicts[distribution, path])

@@ -67,6 +67,19 @@ def test_apply_then_confirm(kit: Kit) -> None:
     assert state(kit.site) == before
 
 
+def test_what_only_a_record_lacks(kit: Kit) -> None:
+    """Every file is right, but RECORD does not know an added one."""
+    kit.apply()
+    record = kit.site / "demo_plugin-1.0.0.dist-info/RECORD"
+    record.write_text("".join(line for line in record.read_text().splitlines(True) if "_fixpack/rows.py" not in line))
+    done = kit.verb("verify")
+    assert (done.code, done.out.splitlines()[-1]) == (
+        1,
+        "bench-v1.0.0: not applied: 0 of 4 files lack what an apply brings in",
+    )
+    assert f"  record out of date: {record}\n" in done.out
+
+
 def test_records_are_reported(kit: Kit) -> None:
     """What a run writes, or would write, besides the fixed files."""
     infos = [kit.site / f"{name}-1.0.0.dist-info" for name in ("demo_core", "demo_plugin")]
@@ -437,8 +450,11 @@ def test_check_and_dry_run(kit: Kit) -> None:
     check, dry = kit.apply("--check"), kit.apply("--dry-run")
     assert (check.code, check.out.splitlines()[-1]) == (
         1,
-        "bench-v1.0.0: not applied: 4 files of 4 would be written; run without --check",
+        "bench-v1.0.0: not applied: 4 of 4 files lack what an apply brings in",
     )
+    assert "record" not in check.out
+    verify = kit.verb("verify")
+    assert (verify.code, verify.out) == (1, check.out)
     assert (dry.code, dry.out.splitlines()[-1]) == (
         0,
         "bench-v1.0.0: would apply: 3 fixes in 4 files; 4 files would be written, nothing was",

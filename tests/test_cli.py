@@ -44,7 +44,7 @@ options:
   --registry DIR     use this registry (default: the one beside the engine)
   --check            only verify: exit 1 unless every fix is in place
   --dry-run          compute and check everything, write nothing
-  --list             list the profiles, or the fixes of --profile
+  --list             list profiles with releases and fixes, or only --profile
   --strict           exit 1 if another layer changed a fixed file at all
   --update-record    rewrite RECORD's rows of changed files too
   --json             report as JSON on stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import py_compile
+import re
 import shutil
 import subprocess
 import sys
@@ -116,17 +117,33 @@ def test_an_interpreter_without_yaml_still_says_what_is_wrong(kit: Kit, bare: Pa
     assert listed.returncode == 2
     assert listed.stderr == (
         f"error: {bare} has no Python package yaml [tool_missing]\n"
-        "  next: run with the interpreter that has vLLM: it has PyYAML\n"
+        f"  next: run with the interpreter that has vLLM: it has PyYAML; or: {bare} -m pip install PyYAML\n"
+    )
+
+
+def without_pytest(*args: str) -> subprocess.CompletedProcess[str]:
+    """A verb in the environment of `bootstrap.py try`, as far as pytest goes."""
+    code = f"import sys; sys.modules['pytest'] = None; from fixpack.cli import main; sys.exit(main({args!r}))"
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=APPLY_ALL.parent
     )
 
 
 def test_prove_without_pytest_says_what_to_do() -> None:
-    code = "import sys; sys.modules['pytest'] = None; from fixpack.cli import main; sys.exit(main(['prove', '--help']))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=APPLY_ALL.parent
-    )
-    assert done.returncode == 2
-    assert "has no Python package pytest [tool_missing]" in done.stderr
+    done = without_pytest("prove", "--profile", "gb300")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the proofs need pytest, which this Python does not have [harness_missing]" in done.stderr
+    assert "next: `python3 bootstrap.py test --collect-only` makes .venv" in done.stderr
+
+
+def test_the_pages_need_no_pytest(tmp_path: Path) -> None:
+    """They show the options of every verb, `prove` too."""
+    done = without_pytest("docs", "--check")
+    assert (done.returncode in (0, 1), done.stderr) == (True, "")  # 1: stale, which another test is about
+    assert re.match(r"\d+ pages: ", done.stdout.splitlines()[-1])
+    done = without_pytest("docs", "--html", str(tmp_path / "site"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "site/index.html").is_file()
 
 
 # -- what else lies in a target ---------------------------------------------------------------------------------------

@@ -73,6 +73,29 @@ def gone(kit: Kit) -> None:
     shutil.rmtree(kit.site / "demo_core")
 
 
+def changed_line(kit: Kit) -> None:
+    path = kit.site / "demo_core/core.py"
+    path.write_text(path.read_text() + "more = 1\n")
+
+
+def another_release(kit: Kit) -> None:
+    kit.fresh_site("v2.0.0")
+
+
+def own_module(kit: Kit) -> None:
+    """A fixed tree, one of whose added modules was edited."""
+    kit.apply()
+    path = kit.site / "demo_plugin/_fixpack/rows.py"
+    path.write_text(path.read_text() + "more = 1\n")
+
+
+def another_layer(kit: Kit) -> None:
+    """A fixed tree, one of whose files was changed outside of every fixed scope."""
+    kit.apply()
+    path = kit.site / "demo_plugin/batch.py"
+    path.write_text(path.read_text().replace("self.rows = []", "self.rows = list()"))
+
+
 @pytest.mark.parametrize(
     ("change", "level", "code"),
     [
@@ -85,12 +108,39 @@ def gone(kit: Kit) -> None:
         (no_record, "note", "no_record"),
         (no_dist_info, "note", "no_dist_info"),
         (gone, "problem", "distribution_missing"),
+        (changed_line, "problem", "base_sha_unknown"),
+        (another_release, "problem", "other_release"),
+        (own_module, "problem", "file_exists"),
+        (another_layer, "note", "foreign_layer"),
     ],
 )
 def test_what_it_finds(kit: Kit, change: Callable[[Kit], None], level: str, code: str) -> None:
     change(kit)
     assert codes(kit, level, "--profile", "v1.0.0") == {code}
     assert f"[{code}]" in kit.verb("doctor", "--profile", "v1.0.0").out
+
+
+def test_it_computes_what_an_apply_would_write(kit: Kit) -> None:
+    last = kit.verb("doctor").out.splitlines()[-2]
+    assert last == ("ok       an apply of bench-v1.0.0 would write 4 files, each with the sha256 of the lock [apply]")
+    kit.apply("long-share")
+    before = state(kit.site)
+    last = kit.verb("doctor").out.splitlines()[-2]
+    assert last.startswith("ok       an apply of bench-v1.0.0 would find every file in place")
+    assert state(kit.site) == before
+
+
+def test_what_an_apply_would_say_is_a_finding(kit: Kit) -> None:
+    """File, both hashes and the next step are those of the refusal."""
+    another_release(kit)
+    refused = kit.apply("--dry-run", "--json")
+    found = kit.verb("doctor", "--profile", "v1.0.0", "--json").json["findings"]
+    problems = [each for each in found if each["level"] == "problem"]
+    assert len(problems) == len(refused.json["problems"]) > 0
+    for each, said in zip(problems, refused.json["problems"], strict=True):
+        assert (each["code"], each["hint"]) == (said["code"], said["hint"])
+        for part in ("file", "message", "expected", "found"):
+            assert said[part] in each["message"]
 
 
 def test_show(kit: Kit) -> None:
@@ -138,6 +188,21 @@ def test_no_profile_fits(kit: Kit) -> None:
     done = kit.verb("status")
     assert (done.code, done.codes) == (2, ["no_profile"])
     assert "known: bench-v1.0.0, bench-v2.0.0" in done.err
+
+
+@pytest.mark.parametrize("verb", ["status", "verify", "doctor", "apply"])
+def test_without_any_package(kit: Kit, verb: str) -> None:
+    """A named profile: the target does not match.  None named: nothing is there to tell one by."""
+    for name in ("demo_plugin", "demo_core"):
+        shutil.rmtree(kit.site / name)
+    done = kit.verb(verb, "--profile", "v1.0.0")
+    assert done.code == 1
+    assert "[distribution_missing]" in done.out + done.err
+    if verb != "apply":
+        done = kit.verb(verb)
+        assert (done.code, done.codes) == (2, ["no_profile"])
+        assert "no package that a profile is for is in this target" in done.err
+        assert "--source NAME=DIR" in done.err
 
 
 def test_two_profiles_fit(kit: Kit) -> None:

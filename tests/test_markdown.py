@@ -23,10 +23,10 @@ def spans(text: str) -> list[tuple[str, str]]:
 
 
 def words(text: str) -> str:
-    """What a reader of the paragraph sees; nothing in it may be markup."""
+    """What a reader of the paragraph sees, code between backquotes; nothing else in it may be markup."""
     found = spans(text)
-    assert {kind for kind, _ in found} <= {"text", "text_special"}, (text, found)
-    return "".join(content for _, content in found)
+    assert {kind for kind, _ in found} <= {"text", "text_special", "code_inline"}, (text, found)
+    return "".join(f"`{content}`" if kind == "code_inline" else content for kind, content in found)
 
 
 @given(TEXT.filter(str.strip))
@@ -41,7 +41,8 @@ def test_prose_in_a_table_cell(text: str) -> None:
 
 
 def seen(inline: Token) -> str:
-    return "".join(each.content for each in inline.children or [])
+    parts = inline.children or []
+    return "".join(f"`{each.content}`" if each.type == "code_inline" else each.content for each in parts)
 
 
 @given(st.text(st.sampled_from("ab `|\\*"), min_size=1, max_size=12).filter(lambda text: text == text.strip()))
@@ -65,6 +66,26 @@ def test_names_of_fixes_become_links() -> None:
         "see [rows-kept](fixes/rows-kept.md) and [rows](fixes/rows.md), not own, arrows, rows-kept-too or x/rows"
     )
     assert prose("own", Linker(["own"], own="own")) == "own"
+
+
+def test_names_of_pages_become_links() -> None:
+    text = "as docs/share.md says, not /docs/share.md, docs/x.yaml or `docs/share.md`; docs/share.md."
+    for folder, docs in (("", "../"), ("fixes/", ""), ("../fixes/", "../")):
+        share = f"[share.md]({docs}share.md)"
+        wanted = f"as {share} says, not /docs/share.md, docs/x.yaml or `docs/share.md`; {share}."
+        assert prose(text, Linker(["rows"], folder=folder)) == wanted
+    assert prose("docs/share.md") == "docs/share.md"
+
+
+def test_code_between_backquotes() -> None:
+    link = Linker(["rows"])
+    assert prose("`rows` of `a_ *b*` <i>`<b>`</i>, rows", link) == (
+        "`rows` of `a_ *b*` \\<i>`<b>`\\</i>, [rows](rows.md)"
+    )
+    for odd in ("`a", "a`", "``a``", "`a``b`", "` a`", "`a `", "`a|b`", "`a\\`", "``"):
+        assert "code_inline" not in {kind for kind, _ in spans(prose(odd))}, odd
+        assert words(prose(odd)) == odd
+    assert spans(prose("`https://x.org/a_b`")) == [("code_inline", "https://x.org/a_b")]
 
 
 def test_addresses_become_links() -> None:

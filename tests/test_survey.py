@@ -174,6 +174,35 @@ def test_state_and_reason(kit: Kit, case: str) -> None:
     assert kit.verb("status", "--profile", "v1.0.0").code == done.code
 
 
+def test_an_opt_in_fix_that_is_not_in_place_is_no_fault(kit: Kit) -> None:
+    """Its only file has other bytes, or is gone: no letter of a fault, exit 0, and a line that says so."""
+    path = kit.site / "demo_plugin/_fixpack/share.py"
+    path.parent.mkdir()
+    path.write_text("SHARE = 3\n")  # at the name of a file that the fix would add
+    done = kit.verb("status")
+    assert done.code == 0
+    lines = done.out.splitlines()
+    at = next(number for number, line in enumerate(lines) if "long-share" in line)
+    assert lines[at].startswith("  - long-share")
+    assert lines[at + 1].endswith("it is not the fix's [file_exists]")
+    assert lines[-2] == "bench-v1.0.0: 4 pristine, 1 not in place"
+    assert lines[-1] == "  + not in place; apply can bring it in; - opt-in, not in place"
+    found = {each["id"]: each for each in kit.verb("status", "--json").json["fixes"]}
+    assert (found["long-share"]["state"], found["long-share"]["absent"]) == ("foreign", True)
+
+
+def test_what_is_left_of_an_opt_in_fix_is_a_fault(kit: Kit) -> None:
+    """No edit of it is whole, but its markers are there."""
+    path = kit.site / "demo_plugin/_fixpack/share.py"
+    path.parent.mkdir()
+    path.write_text("# fixpack begin long-share r1: file\nSHARE = 3\n# fixpack end long-share r1: file\n")
+    done = kit.verb("status")
+    assert done.code == 1
+    assert "  ! long-share" in done.out
+    found = {each["id"]: each for each in kit.verb("status", "--json").json["fixes"]}
+    assert (found["long-share"]["edits"], found["long-share"]["absent"]) == (0, False)
+
+
 def declare_upstream(kit: Kit) -> None:
     """order-kept's two edits get upstream's own forms."""
     kit.edit(

@@ -71,11 +71,9 @@ def missing_package(error: ModuleNotFoundError) -> int:
 
     name = (error.name or "").partition(".")[0]
     if name == "yaml":
-        hint = "run with the interpreter that has vLLM: it has PyYAML"
+        hint = f"run with the interpreter that has vLLM: it has PyYAML; or: {sys.executable} -m pip install PyYAML"
     elif name in TOOLS:
         hint = f"in a checkout: {sys.executable} -m pip install -r requirements/try.txt"
-    elif name == "pytest":
-        hint = "in a checkout: `python3 bootstrap.py test --collect-only` makes .venv, which has it"
     else:
         raise error
     message = f"{sys.executable} has no Python package {name}"

@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--check", action="store_true", help="only verify: exit 1 unless every fix is in place")
     how.add_argument("--dry-run", action="store_true", help="compute and check everything, write nothing")
-    how.add_argument("--list", action="store_true", help="list the profiles, or the fixes of --profile")
+    how.add_argument("--list", action="store_true", help="list profiles with releases and fixes, or only --profile")
     parser.add_argument("--strict", action="store_true", help="exit 1 if another layer changed a fixed file at all")
     parser.add_argument("--update-record", action="store_true", help="rewrite RECORD's rows of changed files too")
     parser.add_argument("--json", action="store_true", help="report as JSON on stdout")

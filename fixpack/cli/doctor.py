@@ -12,7 +12,10 @@ HELP = "what would make an apply fail later"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options of doctor."""
-    parser.epilog = "exit codes: 0 nothing that stops an apply; 1 a problem"
+    parser.epilog = (
+        "exit codes: 0 nothing that stops an apply; 1 a problem. Looked at are the profile's own fixes, and opt-in "
+        "fixes that are in place."
+    )
     target_options.add(parser, profile="the profile (default: the one whose pinned files are there)")
     parser.add_argument("--json", action="store_true", help="report as JSON on stdout")
 

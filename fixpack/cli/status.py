@@ -8,14 +8,42 @@ from typing import Any
 
 from fixpack.cli import target_options
 from fixpack.outcome import Place
-from fixpack.survey import LETTERS, MEANINGS, FixView, Survey
+from fixpack.survey import FixView, Survey
+
+#: state -> letter
+LETTERS = {
+    "applied": "=",
+    "pristine": "+",
+    "stale": "~",
+    "superseded": "^",
+    "partly-superseded": "^",
+    "foreign": "!",
+    "missing": "?",
+}
+
+#: what the letters mean, for the legend
+MEANINGS = {
+    "applied": "in place, every byte as proven",
+    "pristine": "not in place; apply can bring it in",
+    "stale": "in place in an older revision",
+    "superseded": "upstream has it",
+    "partly-superseded": "upstream has a part of it",
+    "foreign": "the bytes are not the pinned ones",
+    "missing": "its package or file is not there",
+}
+
+#: what an opt-in fix that is not in place is called all the same
+_UPSTREAM = ("superseded", "partly-superseded")
 
 HELP = "the state of every fix in an install, and why"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options of status."""
-    parser.epilog = "exit codes: 0 every fix is in place, absent, or superseded; 1 anything else"
+    parser.epilog = (
+        "exit codes: 0 every fix is in place, absent, or superseded; 1 anything else. An opt-in fix that is not in "
+        "place never counts, whatever its file is like."
+    )
     target_options.add(parser, profile="the profile (default: the one whose pinned files are there)")
     parser.add_argument("--json", action="store_true", help="report as JSON on stdout")
 
@@ -73,7 +101,8 @@ def as_text(found: Survey, where: tuple[Place, ...], notes: tuple[str, ...]) -> 
         lines.append(f"receipt of {each.distribution}: {each.state}{when}  {each.path}")
     counts: dict[str, int] = {}
     for fix in found.fixes:
-        counts[fix.state] = counts.get(fix.state, 0) + 1
+        word = "not in place" if _letter(fix) == "-" and fix.state != "pristine" else fix.state
+        counts[word] = counts.get(word, 0) + 1
     lines.append(f"{found.profile}: " + ", ".join(f"{count} {state}" for state, count in counts.items()))
     signs = {_letter(fix): _meaning(fix) for fix in found.fixes}
     lines.append("  " + "; ".join(f"{sign} {meaning}" for sign, meaning in signs.items()))
@@ -81,7 +110,7 @@ def as_text(found: Survey, where: tuple[Place, ...], notes: tuple[str, ...]) -> 
 
 
 def _letter(fix: FixView) -> str:
-    return "-" if fix.opt_in and fix.state == "pristine" and not fix.problems else LETTERS[fix.state]
+    return "-" if fix.off and fix.state not in _UPSTREAM else LETTERS[fix.state]
 
 
 def _meaning(fix: FixView) -> str:
