@@ -238,7 +238,12 @@ def test_an_interrupted_prove_leaves_nothing_behind(fetched: Checkout) -> None:
     endless = f"import os, time\nopen({str(pid_file)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
     write(fetched.root / "tests/fixes/test_rows.py", endless + PROOF)
     command = [sys.executable, "-m", "fixpack", "prove"]
-    with subprocess.Popen(command, cwd=fetched.root, env=fetched.env(), stderr=subprocess.DEVNULL) as prover:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if this run is in the background
+    try:
+        prover = subprocess.Popen(command, cwd=fetched.root, env=fetched.env(), stderr=subprocess.DEVNULL)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with prover:
         while not (pid_file.exists() and pid_file.read_text(encoding="utf-8")):
             assert prover.poll() is None
             time.sleep(0.02)
