@@ -157,12 +157,8 @@ def _load_edits(root: str, fix: str, key: str, value: Value, path: str, problems
     edits: list[Edit] = []
     for index, item in enumerate(value.data, 1):
         reader = Reader(item, path, problems, f"edit {index} of {key}", fix)
-        op = reader.text("op", oneof=OPS)
-        anchor = file_path = code = payload = ""
-        if op == "add-file":
-            file_path = reader.text("path", pattern=PATH)
-        elif op:
-            anchor = reader.text("anchor", pattern=NAME)
+        op, anchor, file_path = _place(reader)
+        code = payload = ""
         if op and op != "delete":
             code = reader.text("code", pattern=CODE)
             if code:
@@ -172,6 +168,14 @@ def _load_edits(root: str, fix: str, key: str, value: Value, path: str, problems
         reader.done()
         edits.append(Edit(op, anchor, file_path, code, payload, f"{path}:{reader.line}", form))
     return tuple(edits)
+
+
+def _place(reader: Reader) -> tuple[str, str, str]:
+    """What an edit does, and where: op, anchor, and path, of which one is "" as the op wants it."""
+    op = reader.text("op", oneof=OPS)
+    if op == "add-file":
+        return op, "", reader.text("path", pattern=PATH)
+    return op, reader.text("anchor", pattern=NAME) if op else "", ""
 
 
 def _load_history(top: Reader, revision: int) -> tuple[Revision, ...]:
@@ -201,12 +205,8 @@ def _load_past_edits(key: str, value: Value, parent: Reader) -> tuple[PastEdit, 
     edits = []
     for index, item in enumerate(value.data, 1):
         reader = Reader(item, parent.file, parent.problems, f"edit {index} of {key}", parent.fix)
-        op = reader.text("op", oneof=OPS)
-        anchor = path = sha256 = ""
-        if op == "add-file":
-            path = reader.text("path", pattern=PATH)
-        elif op:
-            anchor = reader.text("anchor", pattern=NAME)
+        op, anchor, path = _place(reader)
+        sha256 = ""
         if op and op != "delete":
             sha256 = reader.text("sha256", pattern=SHA256)
         reader.done()
