@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from fixpack.errors import Problem, RegistryError, UsageError
 from fixpack.model import Fix, Profile, Registry, Release
-from fixpack.registry_files import NAME, RELEASE, folder_names, read_registry_file, read_yaml, same_name, yaml_files
+from fixpack.registry_files import NAME, RELEASE, folder_names, open_yaml, read_registry_file, same_name, yaml_files
 from fixpack.registry_fix import load_fix
 from fixpack.registry_release import load_release
-from fixpack.strictyaml import Reader
 from fixpack.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -145,11 +144,10 @@ def _check_payload_folders(registry: Registry, problems: list[Problem]) -> None:
 
 def _load_profile(root: str, name: str, problems: list[Problem]) -> Profile | None:
     path = f"profiles/{name}.yaml"
-    value = read_yaml(root, path, problems)
-    if value is None:
-        return None
     before = len(problems)
-    top = Reader(value, path, problems, "the profile")
+    top = open_yaml(root, path, problems, "the profile")
+    if top is None:
+        return None
     same_name(top, "profile", name, RELEASE, "the file's name")
     releases: dict[str, str] = {}
     reader = top.sub("releases")

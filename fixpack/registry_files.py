@@ -98,6 +98,12 @@ def read_yaml(root: str, path: str, problems: list[Problem]) -> Value | None:
     return None if found else value
 
 
+def open_yaml(root: str, path: str, problems: list[Problem], what: str, fix: str = "") -> Reader | None:
+    """A reader of the mapping that a YAML file holds; None as for ``read_yaml``."""
+    value = read_yaml(root, path, problems)
+    return None if value is None else Reader(value, path, problems, what, fix)
+
+
 def same_name(reader: Reader, key: str, wanted: str, pattern: str, whose: str) -> str:
     """A field that must repeat what the file's place says."""
     found = reader.text(key, pattern=pattern)

@@ -29,7 +29,7 @@ from fixpack.registry_files import (
     SHA256,
     URL,
     check_lines,
-    read_yaml,
+    open_yaml,
     same_name,
 )
 from fixpack.strictyaml import Reader, Value
@@ -38,11 +38,10 @@ from fixpack.strictyaml import Reader, Value
 def load_fix(root: str, name: str, problems: list[Problem]) -> Fix | None:
     """A fix by the name of its file; what is wrong with it goes to `problems`."""
     path = f"fixes/{name}.yaml"
-    value = read_yaml(root, path, problems)
-    if value is None:
-        return None
     before = len(problems)
-    top = Reader(value, path, problems, "the fix", fix=name)
+    top = open_yaml(root, path, problems, "the fix", name)
+    if top is None:
+        return None
     same_name(top, "id", name, NAME, "the file's name")
     origin = Origin("own", "", "")
     reader = top.sub("origin")

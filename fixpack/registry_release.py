@@ -14,7 +14,7 @@ from fixpack.registry_files import (
     SHA256,
     URL,
     check_lines,
-    read_yaml,
+    open_yaml,
     same_name,
 )
 from fixpack.strictyaml import Reader, Value
@@ -23,11 +23,10 @@ from fixpack.strictyaml import Reader, Value
 def load_release(root: str, distribution: str, name: str, problems: list[Problem]) -> Release | None:
     """A release by the names of its folder and file; what is wrong with it goes to `problems`."""
     path = f"anchors/{distribution}/{name}.yaml"
-    value = read_yaml(root, path, problems)
-    if value is None:
-        return None
     before = len(problems)
-    top = Reader(value, path, problems, "the anchors file")
+    top = open_yaml(root, path, problems, "the anchors file")
+    if top is None:
+        return None
     same_name(top, "distribution", distribution, NAME, "its folder")
     same_name(top, "release", name, RELEASE, "the file's name")
     package = top.text("package", pattern=r"[a-z_][a-z0-9_]*")
